@@ -239,7 +239,7 @@ class LogEndRequests:
             p: BothLogBounds(
                 log_start=stable[p].start,
                 log_end=stable[p].end_after,
-                producer=self._find_own_producer(stable[p].producers),
+                producer=find_own_producer(stable[p].producers, self._producer_id),
                 source_start=start,
                 source_end=end,
                 ends_as_sent=p in ends_as_sent,
@@ -257,20 +257,21 @@ class LogEndRequests:
                 by_leader.setdefault(requests[p].destination_broker, {})[p] = log.end_after
         return find_ends_as_sent(self.destination, by_leader) if by_leader else set()
 
-    def _find_own_producer(self, producers: Iterable[PartitionProducer]) -> OwnProducerState | None:
-        for producer in producers:
-            if producer.producer_id == self._producer_id:
-                return OwnProducerState(
-                    (producer.last_sequence + 1) & SEQUENCE_MASK, producer.coordinator_epoch, producer.newest_ms
-                )
-        return None
-
     def close_when_done(self, future: Future[BothMetadata] | Future[LogEndsResponse]) -> None:
         future.add_done_callback(lambda _: self.close())
 
     def close(self) -> None:
         self.source.close()
         self.destination.close()
+
+
+def find_own_producer(producers: Iterable[PartitionProducer], producer_id: int) -> OwnProducerState | None:
+    for producer in producers:
+        if producer.producer_id == producer_id:
+            return OwnProducerState(
+                (producer.last_sequence + 1) & SEQUENCE_MASK, producer.coordinator_epoch, producer.newest_ms
+            )
+    return None
 
 
 def _verify_metadata(

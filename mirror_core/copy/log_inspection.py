@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final
 
+from mirror_core.copy.log_ends import find_own_producer
 from mirror_core.copy.messages import ClusterSide, format_denied
 from mirror_core.copy.resume_decision import ComparisonUndecided
-from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds
+from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds, is_own_end
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import ErrorCode
@@ -32,10 +33,11 @@ from mirror_core.kafka.fetch_link import (
 )
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.log_reader import LogReader, LogTrimmed, LogUnreadable
+from mirror_core.kafka.log_snapshot import snapshot_logs
 from mirror_core.model.acl import Operation
-from mirror_core.model.errors import MissingPermission, Unreachable
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, split_batches
+from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, MalformedBatch, split_batches
 from mirror_core.wire.records import Record
 
 _FIRST_BACKWARD_STEP: Final = 1_000
@@ -347,6 +349,39 @@ def find_foreign_after_own(
         if search_from is not None or own_found or start == bounds.log_start or step > _MAX_BACKWARD_STEP:
             return None
         step *= 4
+
+
+def find_foreign_starts(
+    client: ClusterClient, producer_id: int, reported_ends: Mapping[Partition, int], log_ends: Mapping[Partition, int]
+) -> dict[Partition, Offset | None]:
+    """Where the ends of destination logs were not written by this mirror, without the source. None: not known.
+
+    `reported_ends`: up to which tasks have reported what they copied; others are not looked at. Reads headers only, of
+    logs whose end is not explained by what their leader knows of the mirror's producer.
+    """
+    unreported = {p: reported for p, end in log_ends.items() if (reported := reported_ends.get(p, end)) < end}
+    by_leader = client.leaders(unreported) if unreported else {}
+    logs = snapshot_logs(client, {broker: partitions for broker, partitions in by_leader.items() if broker >= 0}).logs
+    foreign_starts = dict[Partition, Offset | None]()
+    with LogReader(client.config, client.principal, timeout_s=client.timeout_s, max_bytes=_READ_BYTES) as reader:
+        for partition, reported in unreported.items():
+            producer = find_own_producer(logs[partition].producers, producer_id) if partition in logs else None
+            if producer is not None and is_own_end(producer, logs[partition].end_after):
+                continue
+            try:
+                link = FetchLink(
+                    reader.leader_connection(partition),
+                    max_bytes=_HEADER_FETCH_BYTES,
+                    partition_max_bytes=_HEADER_FETCH_BYTES,
+                )
+                headers = _read_headers(client, link, partition, reported, log_ends[partition])
+                foreign = next((header for header in headers if header.producer_id != producer_id), None)
+            except (RemoteFault, MalformedBatch):
+                foreign_starts[partition] = None
+            else:
+                if foreign is not None:
+                    foreign_starts[partition] = Offset(max(foreign.base_offset, reported))
+    return foreign_starts
 
 
 def read_last_record(reader: LogReader, partition: Partition, start: int, end: int) -> Record | None:

@@ -36,9 +36,9 @@ MAX_OBSERVATIONS: Final = 8
 
 
 class RecoveryPoints:
-    def __init__(self, complete_until: Mapping[Partition, int] = MappingProxyType({})) -> None:
+    def __init__(self, reached: Mapping[Partition, ObservedEnd] = MappingProxyType({})) -> None:
         self._unreached: dict[Partition, list[ObservedEnd]] = {}
-        self._reached = {p: ObservedEnd(Offset(0), at_ms) for p, at_ms in complete_until.items()}
+        self._reached = dict(reached)
 
     def add_observations(self, observed: Mapping[Partition, ObservedEnd]) -> None:
         for partition, observation in observed.items():
@@ -78,11 +78,9 @@ class RecoveryPoints:
             if observations
         }
 
-    def get_complete_until(self) -> dict[Partition, int]:
-        """Lagging partitions: wall clock of the newest observation that was reached."""
-        return {
-            p: self._reached[p].at_ms for p, unreached in self._unreached.items() if unreached and p in self._reached
-        }
+    def get_reached(self) -> dict[Partition, ObservedEnd]:
+        """Lagging partitions: the newest observation that was reached."""
+        return {p: self._reached[p] for p, unreached in self._unreached.items() if unreached and p in self._reached}
 
 
 @dataclass(slots=True)
@@ -323,9 +321,10 @@ class ObservedSource:
         offline: dict[str, list[int]] = {}
         for partition in sorted(self.offline):
             offline.setdefault(partition.topic, []).append(partition.index)
-        complete_ago: dict[str, list[tuple[int, int]]] = {}
-        for partition, at_ms in sorted(self.recovery_points.get_complete_until().items()):
-            complete_ago.setdefault(partition.topic, []).append((partition.index, self.at_ms - at_ms))
+        recovery_points: dict[str, list[tuple[int, int, int]]] = {}
+        for partition, reached in sorted(self.recovery_points.get_reached().items()):
+            row = partition.index, self.at_ms - reached.at_ms, reached.end
+            recovery_points.setdefault(partition.topic, []).append(row)
         for topic, known_indexes in sorted(indexes.items()):
             observed_ends = [self.observed_ends.get(Partition(topic, index)) for index in range(max(known_indexes) + 1)]
             ago_ms = tuple(max(0, self.at_ms - observed.at_ms) if observed else 0 for observed in observed_ends)
@@ -344,7 +343,7 @@ class ObservedSource:
                     if (p := Partition(topic, index)) in self.rewritten
                 ),
                 end_epochs=tuple(self._list_end_epochs(topic, known_indexes)),
-                recovery_point_ages_ms=tuple(complete_ago.get(topic, ())),
+                recovery_points=tuple(recovery_points.get(topic, ())),
             )
 
     def _list_end_epochs(self, topic: str, indexes: Iterable[int]) -> Iterable[tuple[int, int]]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirror_core.decide.loss_bound import find_uncopied
-from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, find_without_copy, join_limited
+from mirror_core.decide.loss_bound import find_uncopied, list_foreign_starts, list_known_positions
+from mirror_core.decide.mirror_snapshot import MirrorSnapshot, find_without_copy, join_limited
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import FailureKind, PartitionStatus
@@ -31,10 +31,13 @@ class ConsistencyGroup:
 
 
 def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
-    destination = snapshot.destination
-    positions = destination.positions if isinstance(destination, DestinationSnapshot) else {}
+    positions = list_known_positions(snapshot)
     uncopied_reasons = find_uncopied(
-        snapshot.statuses, snapshot.source_observation, snapshot.unmirrored, find_without_copy(snapshot)
+        snapshot.statuses,
+        snapshot.source_observation,
+        snapshot.unmirrored,
+        find_without_copy(snapshot),
+        list_foreign_starts(snapshot),
     )
     yield from list_group_completeness(
         find_consistency_groups(
@@ -111,7 +114,7 @@ def _list_complete_times(
     """A position beyond an observed end contains what was there at that time. An empty log lacks nothing. Nothing is
     written to a deleted topic: its copy stays complete.
     """
-    earlier_times, starts = dict(observation.get_recovery_points()), dict(observation.get_starts())
+    earlier_times, starts = observation.list_complete_times(positions), dict(observation.get_starts())
     for partition, observed in observation.get_ends():
         position = starts.get(partition) if partition in uncopied_reasons else positions.get(partition)
         if position is not None and position >= observed.end:

@@ -24,7 +24,7 @@ from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
 from mirror_core.decide.fence_limits import explain_unfenceable_source
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
-from mirror_core.decide.loss_bound import find_uncopied
+from mirror_core.decide.loss_bound import find_uncopied, list_foreign_starts
 from mirror_core.decide.mirror_change import explain_leaving_refusal
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
@@ -168,7 +168,8 @@ def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
         return
     # A dying source answers now and then: an approval that is bound to what it says would never hold.
     yield PlanFact("left out", digest_items(sorted(find_lost_topics(snapshot))), FactLifetime.UNTIL_PROMOTION)
-    if lost_partitions := find_uncopied(snapshot.statuses, snapshot.source_observation):
+    foreign_starts = list_foreign_starts(snapshot)
+    if lost_partitions := find_uncopied(snapshot.statuses, snapshot.source_observation, foreign_starts=foreign_starts):
         yield PlanFact(
             "not mirrored",
             digest_items(f"{partition} ({lost_partitions[partition]})" for partition in sorted(lost_partitions)),

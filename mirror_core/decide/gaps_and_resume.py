@@ -266,6 +266,11 @@ def _count_missing(producer: OwnProducerState, log_end: int) -> int:
     return missing if missing < _HALF else missing - FILLED_MASK - 1
 
 
+def is_own_end(producer: OwnProducerState, log_end: int) -> bool:
+    """Whether our own records and markers reach to the log's end. False also where the leader has forgotten some."""
+    return _count_missing(producer, log_end) >= 0
+
+
 def find_counted_end(status: PartitionStatus) -> Offset | None:
     """All deletions below this offset are recorded or not the mirror's. None: heartbeats."""
     if status.partition.topic.startswith(HEARTBEAT_TOPIC_PREFIX):

@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
+from types import MappingProxyType
+from typing import Final
 
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago
 from mirror_core.decide.failure_remedies import DIVERGENT_KINDS
@@ -37,6 +39,8 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
+
+NO_STARTS: Final[Mapping[Partition, Offset]] = MappingProxyType({})
 
 
 class _CopiedShare(StrEnum):
@@ -128,12 +132,32 @@ def compute_snapshot_loss(snapshot: MirrorSnapshot) -> LossBound:
     return compute_loss(
         snapshot.statuses,
         snapshot.source_observation,
-        destination.positions if destination else {},
+        list_known_positions(snapshot),
         destination.heartbeats if destination else (),
         now_ms=snapshot.now_ms,
         unmirrored=snapshot.unmirrored,
         without_copies=find_without_copy(snapshot),
+        foreign_starts=list_foreign_starts(snapshot),
     )
+
+
+def list_foreign_starts(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
+    """Where somebody else has written the ends of mirror partitions."""
+    if not isinstance(snapshot.destination, DestinationSnapshot):
+        return {}
+    return {p: start for p, start in snapshot.destination.foreign_starts.items() if start is not None}
+
+
+def format_foreign_starts(foreign_starts: Mapping[Partition, Offset]) -> str:
+    return join_limited(f"{partition} from offset {start}" for partition, start in sorted(foreign_starts.items()))
+
+
+def list_known_positions(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
+    """Without log ends of which it is not known who wrote them."""
+    if not isinstance(snapshot.destination, DestinationSnapshot):
+        return {}
+    foreign_starts = snapshot.destination.foreign_starts
+    return {p: end for p, end in snapshot.destination.positions.items() if foreign_starts.get(p, end) is not None}
 
 
 def compute_loss(
@@ -145,9 +169,11 @@ def compute_loss(
     now_ms: int,
     unmirrored: Collection[Partition] = (),
     without_copies: Collection[Partition] = (),
+    foreign_starts: Mapping[Partition, Offset] = NO_STARTS,
 ) -> LossBound:
-    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies)
-    partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons))
+    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies, foreign_starts)
+    starts = {**foreign_starts, **_collect_starts(statuses, observation)}
+    partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons, starts))
     transactions = observation.transactions if observation else ()
     transaction_losses = [_judge_transaction(t, positions) for t in transactions]
     return LossBound(
@@ -201,6 +227,7 @@ def find_uncopied(
     observation: SourceObservation | None,
     unmirrored: Collection[Partition] = (),
     without_copies: Collection[Partition] = (),
+    foreign_starts: Collection[Partition] = (),
 ) -> dict[Partition, UncopiedReason]:
     reasons: dict[Partition, UncopiedReason] = dict.fromkeys(unmirrored, UncopiedReason.NOT_MIRRORED)
     if observation is not None:
@@ -213,9 +240,25 @@ def find_uncopied(
             reasons[partition] = UncopiedReason.RECREATED
         elif partition in without_copies or not status.destination_topic_id:
             reasons[partition] = UncopiedReason.NO_COPY
-        elif (partition, status.source_epoch) in rewritten or _find_divergence(status) is not None:
+        elif (
+            partition in foreign_starts
+            or (partition, status.source_epoch) in rewritten
+            or _find_divergence(status) is not None
+        ):
             reasons[partition] = UncopiedReason.DIVERGED
     return reasons
+
+
+def find_agreed_ends(
+    statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> dict[Partition, Offset]:
+    """Where copies begin to have other records than the source at the same offsets."""
+    rewritten = {
+        p: offset
+        for p, agreed_epoch, offset in (observation.get_rewritten() if observation else ())
+        if p in statuses and statuses[p].source_epoch == agreed_epoch
+    }
+    return rewritten | {p: offset for p, s in statuses.items() if (offset := _find_divergence(s)) is not None}
 
 
 def _find_copied_end(reason: UncopiedReason | None, start: Offset | None, position: Offset | None) -> Offset | None:
@@ -244,11 +287,11 @@ def _list_partition_losses(
     positions: Mapping[Partition, Offset],
     now_ms: int,
     uncopied_reasons: Mapping[Partition, UncopiedReason],
+    starts: Mapping[Partition, Offset],
 ) -> Iterator[tuple[Partition, PartitionLoss]]:
     observed_ends = dict(observation.get_ends()) if observation else {}
-    complete_times = dict(observation.get_recovery_points()) if observation else {}
+    complete_times = observation.list_complete_times(positions) if observation else {}
     offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
-    starts = _collect_starts(statuses, observation)
     for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
         status, observed_end = statuses.get(partition), observed_ends.get(partition)
         # A topic of another mirror, or of somebody else, may have its name on the destination.
@@ -430,6 +473,9 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     for partition, partition_loss in bound.partitions.items():
         if partition_loss.is_offline and not partition_loss.is_failed:
             yield Finding("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
+    if foreign_starts := list_foreign_starts(snapshot):
+        listed = format_foreign_starts(foreign_starts)
+        yield Finding("written_before_promotion", mirror.destination, listed=listed)
     doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
     for transaction in doubtful[:MAX_LISTED]:
         yield Finding(

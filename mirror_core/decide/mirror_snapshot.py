@@ -79,6 +79,8 @@ class DestinationSnapshot:
     positions: Mapping[Partition, Offset]
     """Log ends: the next offset to copy."""
     authorizer: bool
+    foreign_starts: Mapping[Partition, Offset | None] = field(default_factory=dict)
+    """Where somebody else has written the ends of mirror partitions. None: whether that is so is not known."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     grant_warnings: tuple[Finding, ...] = ()
     topic_names: Collection[str] = ()

@@ -30,8 +30,9 @@ class ObservedTopic:
     """Leader epoch under which the copy last agreed, and the first offset at which the source has other records."""
     end_epochs: tuple[tuple[int, int], ...] = ()
     """Leader epoch under which an end was told, where the copy last agreed under another."""
-    recovery_point_ages_ms: tuple[tuple[int, int], ...] = ()
-    """Age of the last end that was completely copied, for lagging partitions. Not listed: never complete."""
+    recovery_points: tuple[tuple[int, int, int], ...] = ()
+    """Age of the last end that was completely copied, and that end, for lagging partitions. Not listed: never
+    complete."""
     reported: tuple[tuple[int, int | None], ...] | None = None
     """Next offset up to which tasks reported without a hole what they copied, where it is not the end. None of a
     partition, or at all: unknown.
@@ -134,11 +135,19 @@ class SourceObservation:
             ),
         )
 
-    def get_recovery_points(self) -> Iterator[tuple[Partition, int]]:
-        """By lagging partition: wall clock."""
+    def get_recovery_points(self) -> Iterator[tuple[Partition, ObservedEnd]]:
+        """The newest ends that were completely copied, of lagging partitions."""
         for topic in self.topics:
-            for index, age_ms in topic.recovery_point_ages_ms:
-                yield Partition(topic.topic, index), self.at_ms - age_ms
+            for index, age_ms, end in topic.recovery_points:
+                yield Partition(topic.topic, index), ObservedEnd(Offset(end), self.at_ms - age_ms)
+
+    def list_complete_times(self, positions: Mapping[Partition, Offset]) -> dict[Partition, int]:
+        """Lagging partitions: wall clock. Without copies that have lost, by now, what they had then."""
+        return {
+            partition: point.at_ms
+            for partition, point in self.get_recovery_points()
+            if (position := positions.get(partition)) is not None and position >= point.end
+        }
 
     def get_offline_partitions(self) -> Iterator[Partition]:
         for topic in self.topics:

@@ -66,6 +66,10 @@ class PromotionSteps(StepContext):
     def left_behind(self) -> Mapping[Partition, LeftBehindPartition]:
         return {}
 
+    @property
+    def foreign_starts(self) -> Mapping[Partition, Offset]:
+        return {}
+
     @abstractmethod
     def count_lost(self) -> tuple[int | None, str]:
         """(offsets acknowledged by the source and missing here, how known)"""
@@ -163,7 +167,8 @@ class PromotionSteps(StepContext):
         """Stop all partitions atomically, with the destination's log end as LMO.
 
         An offline or deleted one gets no LMO; failback finds out what it holds. One left behind stops at its high
-        watermark: its leader may lose what is beyond, and later writes there must not count as the source's.
+        watermark: its leader may lose what is beyond, and later writes there must not count as the source's. Nor must
+        what somebody else has written before: it stops where that begins.
         """
         statuses, positions, left_behind = self.statuses(), self.positions, self.left_behind
         with ClusterClient(self.link.destination) as destination:
@@ -190,6 +195,7 @@ class PromotionSteps(StepContext):
                 for p, left_partition in left_behind.items()
                 if left_partition.high_watermark is not None
             }
+            ends |= self.foreign_starts
         mirror = self.writer.state.mirrors[self.link.mirror.name]
         self.writer.put(*list_stopped_records(mirror, statuses, ends), *self.list_fence_records())
         unknown = sorted(p for p, s in self.statuses().items() if s.lmo is None)

@@ -79,6 +79,7 @@ from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.rights.acl_rules import SortedNames, can_change_topic
 from mirror_core.rights.required_acls import ClusterRole, LackingRight, find_other_writers
 from mirror_core.runbook.hook_calls import warn_unusable_fence_commands, warn_unusable_hooks
+from mirror_core.runbook.quiescence import find_foreign_writes
 from mirror_core.state.mirror_link import MirrorLink, read_other_states
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.state.state_records import State
@@ -525,6 +526,7 @@ def _snapshot_destination(
             positions_read.set()
             acls = describe_acls(client)
             rights = list_promotion_warnings(link, state, acls, metadata.topics)
+            foreign_starts = find_foreign_writes(link, state, client, positions.offsets)
             heartbeat_reply = heartbeats.await_result(deadline)
             group_reply = groups.await_while_progressing(deadline) if groups else ObservedGroups()
             observed = ObservedGroups() if isinstance(group_reply, UnseenCluster) else group_reply
@@ -533,6 +535,7 @@ def _snapshot_destination(
                 topics=topics,
                 positions=positions.offsets,
                 authorizer=not isinstance(acls, AuthorizerOff),
+                foreign_starts=foreign_starts,
                 grant_warnings=rights,
                 topic_names=frozenset(metadata.topics),
                 committed=observed.committed,

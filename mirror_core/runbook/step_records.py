@@ -65,6 +65,8 @@ class SettleResult:
     VERSION: ClassVar[int] = 1
     positions: PartitionOffsets
     left_partitions: tuple[LeftBehindPartition, ...] = ()
+    foreign_starts: PartitionOffsets = NO_OFFSETS
+    """Where somebody else has written the ends of these logs."""
 
     def left_behind(self) -> dict[Partition, LeftBehindPartition]:
         return _index_by_partition(self.left_partitions)

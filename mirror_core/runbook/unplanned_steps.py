@@ -13,7 +13,9 @@ from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
 from mirror_core.decide.loss_bound import (
     compute_loss,
+    find_agreed_ends,
     find_uncopied,
+    format_foreign_starts,
     list_transaction_figures,
     list_uncopied_figures,
 )
@@ -51,7 +53,7 @@ from mirror_core.runbook.fence_recheck import (
     refuse_uncopied_records,
 )
 from mirror_core.runbook.promotion_steps import PromotionSteps, count_actions
-from mirror_core.runbook.quiescence import QUIESCENCE_LIMIT_S, wait_for_quiescence
+from mirror_core.runbook.quiescence import QUIESCENCE_LIMIT_S, find_foreign_writes, wait_for_quiescence
 from mirror_core.runbook.run_services import retry_on_lease_loss
 from mirror_core.runbook.step_records import (
     ComparedBeforeLoss,
@@ -104,7 +106,11 @@ class UnplannedSteps(PromotionSteps):
                 drop_leaving_topics(self.link, self.writer, leaving_topics, ends)
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
             settle_result = self._wait_for_stable_logs(destination)
-        positions, left_behind = settle_result.positions.to_mapping(), settle_result.left_behind()
+            positions = settle_result.positions.to_mapping()
+            writes = find_foreign_writes(self.link, self.writer.state, destination, positions)
+            foreign_starts = {partition: start for partition, start in writes.items() if start is not None}
+        settle_result = replace(settle_result, foreign_starts=PartitionOffsets.from_mapping(foreign_starts))
+        left_behind = settle_result.left_behind()
         offline_partitions = sorted(set(self.scope.drained) - positions.keys() - left_behind.keys())
         self.journal.save_checkpoint("settle", settle_result)
         return {
@@ -114,6 +120,7 @@ class UnplannedSteps(PromotionSteps):
             "copiers": "denied to write" if fenced_tasks.is_certain else "outwaited",
             **({"copiers_in_doubt": str(fenced_tasks.uncertainty)} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
+            **({"written_by_others": format_foreign_starts(foreign_starts)} if foreign_starts else {}),
             **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
             "settled_ms": round((time.monotonic() - started_s) * 1000),
         }
@@ -192,10 +199,23 @@ class UnplannedSteps(PromotionSteps):
         observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
         return {
             **evidence,
-            **dict(list_uncopied_figures(compute_loss(statuses, observation, ends, (), now_ms=observer_now_ms))),
+            **dict(
+                list_uncopied_figures(
+                    compute_loss(
+                        statuses, observation, ends, (), now_ms=observer_now_ms, foreign_starts=self.foreign_starts
+                    )
+                )
+            ),
             **dict(
                 list_group_completeness(
-                    find_consistency_groups(groups, statuses, observation, ends), compute_observer_ahead_ms(*observed)
+                    find_consistency_groups(
+                        groups,
+                        statuses,
+                        observation,
+                        ends,
+                        find_uncopied(statuses, observation, foreign_starts=self.foreign_starts),
+                    ),
+                    compute_observer_ahead_ms(*observed),
                 )
             ),
             **dict(
@@ -230,7 +250,11 @@ class UnplannedSteps(PromotionSteps):
         rows = clamp_groups(
             self.link,
             self.scope.topic_names,
-            {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
+            {
+                **{p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
+                **find_agreed_ends(self.statuses(), self._read_observation()),
+                **self.foreign_starts,
+            },
             self.writer.state.group_offsets.get(self.link.mirror.name, {}).values(),
         )
         self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
@@ -243,6 +267,10 @@ class UnplannedSteps(PromotionSteps):
     @property
     def left_behind(self) -> dict[Partition, LeftBehindPartition]:
         return read_output(self.journal, "settle", SettleResult).left_behind()
+
+    @property
+    def foreign_starts(self) -> dict[Partition, Offset]:
+        return read_output(self.journal, "settle", SettleResult).foreign_starts.to_mapping()
 
     def _read_observation(self) -> SourceObservation | None:
         state, name = self.writer.state, self.link.mirror.name

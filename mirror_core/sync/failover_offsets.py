@@ -40,8 +40,8 @@ def clamp_groups(
 ) -> list[DriftRow]:
     """Moves offsets into the destination's logs, which may have lost ends with a broker, in an unplanned failover.
 
-    `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the destination may have lost
-    some, which have a row each.
+    `safe_ends`: what lies beyond may still be lost, or is not the source's; None where unknown. `own_offsets`: the
+    destination may have lost some, which have a row each.
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)

@@ -29,7 +29,7 @@ SIGHTING = SourceObservation(
     mirror=MirrorName("m"),
     at_ms=100_000,
     topics=(
-        ObservedTopic(topic="a", ends=(100, 50), ages_ms=(0, 2_000), recovery_point_ages_ms=((1, 7_000),)),
+        ObservedTopic(topic="a", ends=(100, 50), ages_ms=(0, 2_000), recovery_points=((1, 7_000, 20),)),
         ObservedTopic(topic="b", ends=(10,)),
     ),
     listed_ms=100_000,
@@ -50,6 +50,7 @@ def test_where_all_has_arrived_it_is_whole_up_to_the_look_that_is_longest_ago() 
 
 def test_a_partition_that_is_behind_counts_from_when_it_was_whole() -> None:
     assert upto({**ALL_THERE, A1: Offset(49)}) == [93_000]
+    assert upto({**ALL_THERE, A1: Offset(19)}) == [None], "the copy has lost, by now, what it had then"
 
 
 def test_what_was_never_whole_or_has_no_position_is_unknown_for_all_that_belong_to_it() -> None:
@@ -122,13 +123,17 @@ def looked(
     whole.update_positions(positions)
 
 
+def complete_until(points: RecoveryPoints) -> dict[Partition, int]:
+    return {partition: reached.at_ms for partition, reached in points.get_reached().items()}
+
+
 def test_a_copy_that_is_behind_is_whole_up_to_the_newest_look_that_it_has_passed() -> None:
     whole = RecoveryPoints()
     for second in range(1, 5):
         looked(whole, 1_000 * second, {A0: Offset(10 * second)}, {A0: Offset(10 * second - 15)})
-    assert whole.get_complete_until() == {A0: 2_000}, "at 25 it has passed 20"
+    assert complete_until(whole) == {A0: 2_000}, "at 25 it has passed 20"
     whole.update_positions({A0: Offset(40)})
-    assert whole.get_complete_until() == {}
+    assert complete_until(whole) == {}
     assert whole.get_incomplete() == frozenset()
 
 
@@ -138,14 +143,14 @@ def test_a_partition_that_nobody_writes_stays_whole_without_being_asked_for() ->
     whole.add_observations({A0: ObservedEnd(Offset(10), 9_000)})
     assert whole.get_incomplete() == frozenset()
     whole.add_observations({A0: ObservedEnd(Offset(20), 10_000)})
-    assert whole.get_complete_until() == {A0: 9_000}
+    assert complete_until(whole) == {A0: 9_000}
 
 
 def test_one_that_is_copied_anew_is_not_whole_any_more() -> None:
     whole = RecoveryPoints()
     looked(whole, 1_000, {A0: Offset(10)}, {A0: Offset(10)})
     looked(whole, 2_000, {A0: Offset(20)}, {A0: Offset(3)})
-    assert whole.get_complete_until() == {}
+    assert complete_until(whole) == {}
     assert whole.get_incomplete() == {A0}
 
 
@@ -155,16 +160,18 @@ def test_far_behind_looks_become_fewer_and_never_wrong() -> None:
         looked(whole, second, {A0: Offset(second)}, {A0: Offset(0)})
     for position in range(1, 999):
         whole.update_positions({A0: Offset(position)})
-        assert all(at_ms <= position for at_ms in whole.get_complete_until().values())
+        assert all(at_ms <= position for at_ms in complete_until(whole).values())
     assert len(whole._unreached[A0]) <= MAX_OBSERVATIONS
 
 
 def test_what_an_earlier_process_knew_is_a_beginning() -> None:
-    whole = RecoveryPoints({A0: 500})
+    whole = RecoveryPoints({A0: ObservedEnd(Offset(4), 500)})
     looked(whole, 1_000, {A0: Offset(10), A1: Offset(10)}, {A0: Offset(5), A1: Offset(5)})
-    assert whole.get_complete_until() == {A0: 500}
+    assert complete_until(whole) == {A0: 500}
+    whole.update_positions({A0: Offset(3)})
+    assert complete_until(whole) == {}, "recopied, or its end was lost meanwhile"
     whole.keep_only({A1})
-    assert whole.get_complete_until() == {}
+    assert complete_until(whole) == {}
     assert whole.get_incomplete() == {A1}
 
 
@@ -186,7 +193,7 @@ def test_a_sighting_tells_of_those_that_are_behind() -> None:
     memory.recovery_points.update_positions(offsets(a0=10, a1=20, b0=4))
     memory.update_ends(3_000, offsets(a0=11, a1=25, b0=6), [])
     memory.recovery_points.update_positions(offsets(a0=11, a1=24, b0=4))
-    assert dict(memory.to_observation().get_recovery_points()) == {A1: 1_000}
+    assert dict(memory.to_observation().get_recovery_points()) == {A1: ObservedEnd(Offset(20), 1_000)}
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

@@ -59,13 +59,17 @@ def test_the_three_clocks(view: MirrorSnapshot) -> None:
 def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: MirrorSnapshot) -> None:
     assert view.source_observation is not None
     assert format_behind(compute_snapshot_loss(view)) == "unknown of a-0", "nobody saw it whole"
-    a = replace(view.source_observation.topics[0], recovery_point_ages_ms=((0, 7_000), (1, 1_500)))
+    a = replace(view.source_observation.topics[0], recovery_points=((0, 7_000, 93), (1, 1_500, 20)))
     seen = replace(
         view, source_observation=replace(view.source_observation, topics=(a, *view.source_observation.topics[1:]))
     )
     loss = compute_snapshot_loss(seen)
     assert [one.behind_s for one in loss.partitions.values()] == [11.0, 5.5, 4.0], "b-0 lacks nothing that was seen"
     assert format_behind(loss).startswith("11.0 s: the destination holds all that a-0 had then")
+    cut = replace(DESTINATION, positions={**DESTINATION.positions, A0: Offset(92)})
+    assert format_behind(compute_snapshot_loss(replace(seen, destination=cut))) == "unknown of a-0", (
+        "the copy has lost, by now, what it had then"
+    )
     failed = status(A0, "gone")
     assert format_behind(compute_snapshot_loss(replace(seen, statuses={**seen.statuses, A0: failed}))).startswith(
         "5.5 s"
@@ -88,7 +92,7 @@ def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_m
 
 
 def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: MirrorSnapshot) -> None:
-    a = replace(SIGHTING.topics[0], recovery_point_ages_ms=((0, 7_000), (1, 1_500)))
+    a = replace(SIGHTING.topics[0], recovery_points=((0, 7_000, 93), (1, 1_500, 20)))
     sighting = replace(SIGHTING, topics=(a, *SIGHTING.topics[1:]))
     ntp = compute_snapshot_loss(replace(view, source_observation=sighting, now_ms=99_000))
     assert (ntp.observed_s, ntp.heartbeat_age_s, ntp.has_clock_skew) == (1.0, 0.5, False), "what NTP leaves is no doubt"

@@ -203,6 +203,7 @@ SUBJECT_EXAMPLES: Final[Mapping[str, str]] = {
             "more_grant_remarks",
             "no_rights_staged",
             "partitions_uncopied",
+            "written_before_promotion",
             "share_groups_redelivered",
             "principals_excluded",
             "state_writers",

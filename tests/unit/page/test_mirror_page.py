@@ -119,8 +119,8 @@ def behind(**whole_ms: int | None) -> MirrorView:
         ObservedTopic(
             topic=topic,
             ends=tuple(105 for name in whole_ms if name[0] == topic),
-            recovery_point_ages_ms=tuple(
-                (int(name[1]), NOW - 1_000 - at_ms)
+            recovery_points=tuple(
+                (int(name[1]), NOW - 1_000 - at_ms, 100)
                 for name, at_ms in whole_ms.items()
                 if name[0] == topic and at_ms is not None
             ),
