@@ -288,7 +288,7 @@ def _find_data_user(config: ClusterConfig) -> str | None:
 AHEAD_RETRY_S: Final = 1.0
 ACTIVE_GROUP_RETRY_S: Final = 5.0
 _ReadableRange = tuple[Offset, Offset]
-"""Start, high watermark."""
+"""Start; high watermark, or where the copy begins to have other records than the source."""
 
 
 class FollowedTopic(NamedTuple):
@@ -305,6 +305,8 @@ class PendingOffsetCommits:
     """Replaced, never changed: another thread reads it."""
     topic_ids: Mapping[str, FollowedTopic] = field(default_factory=dict)
     """Other topics of the same name are left alone."""
+    agreed_ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    """Where copies begin to have other records than the source: nothing is committed beyond."""
     _retry_at: dict[tuple[str, Partition], float] = field(default_factory=dict)
     _active_until: dict[str, float] = field(default_factory=dict)
     _waiting_since: dict[tuple[str, Partition], float] = field(default_factory=dict)
@@ -497,7 +499,8 @@ class OffsetCommitRounds:
         present = [p for p in wanted if p.topic in copied_topics and p.index in copied_topics[p.topic].partitions]
         ends = list_known_offsets(self._client, present, OffsetPoint.HIGH_WATERMARK, topics=copied_topics)
         starts = list_known_offsets(self._client, ends, OffsetPoint.START, topics=copied_topics)
-        return {p: (starts[p], ends[p]) for p in starts.keys() & ends.keys()}
+        agreed_ends = pending.agreed_ends
+        return {p: (starts[p], min(ends[p], agreed_ends.get(p, ends[p]))) for p in starts.keys() & ends.keys()}
 
     def __enter__(self) -> OffsetCommitRounds:
         return self

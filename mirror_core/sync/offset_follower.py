@@ -15,6 +15,7 @@ from typing import Final
 
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_coverage import date_uncommitted
+from mirror_core.decide.loss_bound import find_agreed_ends
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import SHARE_KIND, CommittedOffset, GroupOffsetsClient, list_groups
 from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
@@ -94,6 +95,9 @@ class OffsetFollower:
         }
         if topics != self._recorded_topics:
             self._recorded_topics = topics
+        self.pending_commits.agreed_ends = find_agreed_ends(
+            lease.state.partitions.get(name, {}), lease.state.source_observations.get(name)
+        )
         if self._own is None:
             self._own = OwnCommittedOffsets(self._link.mirror.name, lease.state)
         self._own.read(lease.state)

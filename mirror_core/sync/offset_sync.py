@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
 from mirror_core.decide.group_coverage import CommitOffset, date_uncommitted, decide_group_offset
+from mirror_core.decide.loss_bound import find_agreed_ends
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import (
@@ -59,6 +60,8 @@ class LogBounds:
 
     start: Offset
     end: Offset
+    is_diverged: bool = False
+    """From `end` on the source has other records at the same offsets."""
 
 
 def list_groups_in_scope(link: MirrorLink, source: ClusterClient) -> dict[str, ConsumerGroup]:
@@ -117,7 +120,9 @@ def sync_groups(
     orphaned_offsets = _list_orphaned_offsets(link, own_offsets, groups, fetched.offsets, topics)
     unlisted = orphaned_offsets.keys() - groups.keys() if source.name in partly_listed else frozenset[str]()
     logs = _list_log_ranges(
-        destination, {partition for committed, _ in source_offsets.values() for partition in committed}
+        destination,
+        {partition for committed, _ in source_offsets.values() for partition in committed},
+        find_agreed_ends(state.partitions.get(link.mirror.name, {}), state.source_observations.get(link.mirror.name)),
     )
     known_groups = own_offsets.list_partitions().keys() if partly_listed else frozenset[str]()
     before = _fetch_before(
@@ -482,15 +487,27 @@ def format_group_subject(group: str, partition: Partition | None) -> str:
 def _format_move(decision: CommitOffset, source_offset: Offset, log: LogBounds) -> str:
     if decision.offset < source_offset:
         reread_count = source_offset - decision.offset
-        return f"{decision.offset}: the destination ends at {log.end}; {reread_count} offsets would be read again"
+        limit = (
+            f"from {log.end} on the destination has other records than the source"
+            if log.is_diverged
+            else f"the destination ends at {log.end}"
+        )
+        return f"{decision.offset}: {limit}; {reread_count} offsets would be read again"
     return f"{decision.offset}: the destination begins at {log.start}" if decision.is_clamped else ""
 
 
-def _list_log_ranges(destination: ClusterClient, partitions: Collection[Partition]) -> dict[Partition, LogBounds]:
+def _list_log_ranges(
+    destination: ClusterClient, partitions: Collection[Partition], agreed_ends: Mapping[Partition, Offset]
+) -> dict[Partition, LogBounds]:
     topics = destination.metadata({partition.topic for partition in partitions}).topics
     present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
     starts, ends = list_offset_points(destination, present, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
-    return {p: LogBounds(starts[p], ends[p]) for p in present}
+    return {
+        p: LogBounds(starts[p], agreed_ends[p], is_diverged=True)
+        if p in agreed_ends and agreed_ends[p] < ends[p]
+        else LogBounds(starts[p], ends[p])
+        for p in present
+    }
 
 
 def to_group_row(

@@ -140,6 +140,22 @@ def test_what_the_copy_has_not_reached_is_committed_as_soon_as_it_has(
     assert waiting.committed == {}
 
 
+def test_nothing_is_committed_beyond_where_the_copy_has_other_records(
+    mirrored: Mirrored, west: ClusterClient, group: str, topic: str
+) -> None:
+    partition = Partition(topic, 0)
+    waiting = PendingOffsetCommits(agreed_ends={partition: Offset(12)})
+    waiting.set_committed(group, partition, CommittedOffset(Offset(18), -1, ""))
+    own = OwnCommittedOffsets(mirrored.name, mirrored.state)
+    with OffsetCommitRounds(mirrored.link.destination, lambda: None, own) as rounds:
+
+        def carried_to() -> int | None:
+            rounds.commit_due(waiting)
+            return offset_on(west, group, topic)
+
+        assert wait_until(carried_to, timeout_s=60, why="what both sides have is committed") == 12
+
+
 def test_nothing_is_committed_into_another_topic_of_the_same_name(
     mirrored: Mirrored, west: ClusterClient, group: str, topic: str
 ) -> None:

@@ -13,10 +13,13 @@ from mirror_core.dataplane.task_runner import LocalCopy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.leader_epochs import list_epoch_ends
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.sync_state import SyncCategory
 from tests.cluster.desk import Desk
+from tests.support.failover_runs import commit, committed
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
 from tests.support.log_cutting import batch_of_100, give_back, lose_tails
 from tests.support.mirrored_topics import new_mirror, replicate
@@ -85,6 +88,29 @@ def test_what_the_source_lost_fails_its_partition_at_the_first_record_that_diffe
         # Also without knowing the epoch the place is found; and what is below it agrees.
         assert divergence.find_first_divergence(partition, Offset(3_000)) == 300
         assert divergence.find_first_divergence(partition, Offset(300)) is None
+
+
+def test_groups_skip_nothing_of_what_only_the_copy_has(pair: Pair, tmp_path: Path) -> None:
+    """They go on among records that the copy does not have; it has others at these offsets, which nobody has read."""
+    topic = new_topic(pair.east, retention_ms="-1")
+    for first in range(0, 500, 100):
+        batch_of_100(pair.east, topic, first)
+    group, behind = f"g-{topic}", f"h-{topic}"
+    commit(pair.east, group, topic, 250)
+    commit(pair.east, behind, topic, 120)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group, behind))
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link)
+    lose_tails(pair.east, {topic: 300})
+    for first in range(1_000, 1_400, 100):
+        batch_of_100(pair.east, topic, first)
+    commit(pair.east, group, topic, 650)
+    commit(pair.east, behind, topic, 180)
+    assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
+
+    rows = {row.subject: row for row in mirror_commands.run_sync(mirrored.link).rows if row.part is SyncCategory.GROUPS}
+    assert (committed(pair.west, group, topic), committed(pair.west, behind, topic)) == (300, 180)
+    assert rows[f"{group} {topic}-0"].reason == format_sentence("offset_at_other_records", 300, 300, 350)
 
 
 def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> None:

@@ -228,10 +228,12 @@ def test_a_sync_takes_back_nothing_that_was_followed_meanwhile(
     commit(link, "source", group, topic, 4)
     look = offset_sync._list_log_ranges
 
-    def meanwhile(destination: ClusterClient, partitions: Collection[Partition]) -> object:
+    def meanwhile(
+        destination: ClusterClient, partitions: Collection[Partition], agreed_ends: Mapping[Partition, Offset]
+    ) -> object:
         for side in ("source", "destination"):
             commit(link, side, group, topic, 5)
-        return look(destination, partitions)
+        return look(destination, partitions, agreed_ends)
 
     monkeypatch.setattr(offset_sync, "_list_log_ranges", meanwhile)
     with writer_of(link) as writer:
