@@ -23,11 +23,18 @@ from typing import Any, Final
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.delete_records.v1.request import DeleteRecordsRequest
 from kio.schema.describe_acls.v1.response import DescribeAclsResponse
+from kio.schema.describe_groups.v4.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v4.response import DescribedGroup, DescribeGroupsResponse
 from kio.schema.describe_user_scram_credentials.v0.response import DescribeUserScramCredentialsResponse
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
 from kio.schema.list_groups.v4.response import ListGroupsResponse
 from kio.schema.list_offsets.v5.request import ListOffsetsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.metadata.v8.request import MetadataRequest as RightsRequest
+from kio.schema.metadata.v8.response import MetadataResponse as RightsResponse
+from kio.schema.metadata.v8.response import MetadataResponseTopic as RightsTopic
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import (
     MetadataResponse,
@@ -35,7 +42,7 @@ from kio.schema.metadata.v12.response import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kio.schema.types import BrokerId, TopicName
+from kio.schema.types import BrokerId, GroupId, TopicName
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
@@ -91,15 +98,63 @@ class Cluster:
         key, version = struct.unpack_from(">hh", request)
         if (key, version) in _QUIET:
             return _QUIET[key, version]
-        kind = _ASKED[key]
+        kind = _ASKED.get((key, version))
+        if kind is None:
+            raise NotImplementedError(f"request {key} of version {version} has no answer")
         _, read = entity_reader(kind.__header_schema__)(request, 0)
         asked: Any = entity_reader(kind)(request, read)[0]
         if kind is MetadataRequest:
             names = None if asked.topics is None else tuple(str(t.name) for t in asked.topics)
             return self._metadata(names if names is None or len(names) < self.topics else None)
+        if kind is RightsRequest:
+            return self._rights([str(t.name) for t in asked.topics])
+        if kind is FindCoordinatorRequest:
+            return self._coordinators(asked.coordinator_keys)
+        if kind is DescribeGroupsRequest:
+            return _dead_groups(asked.groups)
         if kind is ListOffsetsRequest:
             return self._offsets(asked)
         return self._deleted(asked)
+
+    def _rights(self, names: list[str]) -> bytes:
+        return _told(
+            RightsResponse(
+                throttle_time=_ZERO,
+                brokers=(),
+                cluster_id=self.side,
+                controller_id=BrokerId(0),
+                topics=tuple(
+                    RightsTopic(
+                        error_code=ErrorCode.none if name.startswith(NAMED) else ErrorCode.unknown_topic_or_partition,
+                        name=TopicName(name),
+                        is_internal=False,
+                        partitions=(),
+                        topic_authorized_operations=_ALL_RIGHTS,
+                    )
+                    for name in names
+                ),
+                cluster_authorized_operations=_ALL_RIGHTS,
+            )
+        )
+
+    def _coordinators(self, keys: tuple[str, ...]) -> bytes:
+        return _told(
+            FindCoordinatorResponse(
+                throttle_time=_ZERO,
+                coordinators=tuple(
+                    Coordinator(
+                        key=key,
+                        node_id=BrokerId(0),
+                        host="127.0.0.1",
+                        port=i32(self.ports[0]),
+                        error_code=ErrorCode.none,
+                        error_message=None,
+                    )
+                    for key in keys
+                ),
+            ),
+            b"\0",
+        )
 
     @cache  # noqa: B019 - a process's only one
     def _metadata(self, names: tuple[str, ...] | None) -> bytes:
@@ -158,9 +213,16 @@ class Cluster:
         return b"".join(parts)
 
 
-_ASKED: Final[dict[int, Any]] = {
-    kind.__api_key__: kind for kind in (MetadataRequest, ListOffsetsRequest, DeleteRecordsRequest)
-}
+_ALL_RIGHTS: Final = i32(0b1_1111_1111_1000)
+"""A cluster without an authorizer says so of whoever asks."""
+_REQUESTS: Final = (
+    MetadataRequest,
+    RightsRequest,
+    ListOffsetsRequest,
+    DeleteRecordsRequest,
+    FindCoordinatorRequest,
+    DescribeGroupsRequest,
+)
 
 
 def _unknown(name: str) -> MetadataResponseTopic:
@@ -173,6 +235,26 @@ def _unknown(name: str) -> MetadataResponseTopic:
     )
 
 
+def _dead_groups(groups: tuple[GroupId, ...]) -> bytes:
+    return _told(
+        DescribeGroupsResponse(
+            throttle_time=_ZERO,
+            groups=tuple(
+                DescribedGroup(
+                    error_code=ErrorCode.none,
+                    group_id=group,
+                    group_state="Dead",
+                    protocol_type="",
+                    protocol_data="",
+                    members=(),
+                    authorized_operations=_ALL_RIGHTS,
+                )
+                for group in groups
+            ),
+        )
+    )
+
+
 def _told(body: Any, before: bytes = b"") -> bytes:
     buffer = io.BytesIO()
     entity_writer(type(body))(buffer, body)
@@ -182,6 +264,9 @@ def _told(body: Any, before: bytes = b"") -> bytes:
 def _answers(kind: Any) -> tuple[int, int]:
     """To which request, of which version."""
     return int(kind.__api_key__), int(kind.__version__)
+
+
+_ASKED: Final[dict[tuple[int, int], Any]] = {_answers(kind): kind for kind in _REQUESTS}
 
 
 _QUIET: Final[dict[tuple[int, int], bytes]] = {
