@@ -88,7 +88,9 @@ def _format_at_least(forecast: PlanForecast) -> str:
 def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: ClusterName) -> str:
     predicted = (
         "unknown: no earlier run, and no drill"
-        if forecast is None or forecast.seconds is None
+        if forecast is None or not forecast.basis
+        else f"unknown while the copy is behind; the {forecast.basis} had less to copy"
+        if forecast.seconds is None
         else f"about {forecast.seconds:.1f} s ({forecast.basis})"
     )
     if mode is RunMode.PLANNED:

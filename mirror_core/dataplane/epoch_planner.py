@@ -432,15 +432,17 @@ def _plan_status(
         refusal = None  # it is about partitions that the destination does not have
     elif refusal:
         destination = None
+    if recorded is not None and recorded.source_topic_id != source.id:
+        reason = (
+            f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
+            f"{source.id}, was {recorded.source_topic_id})"
+        )
+        if recorded.kind is FailureKind.GONE and recorded.state is PartitionState.FAILED:
+            return replace(recorded, reason=reason, kind=FailureKind.RECREATED)
+        if recorded.state in COPIED_STATES:
+            return _fail_status(recorded, reason, FailureKind.RECREATED)
     if recorded is not None and recorded.state not in COPIED_STATES:
         return recorded
-    if recorded is not None and recorded.source_topic_id != source.id:
-        return _fail_status(
-            recorded,
-            f"the source topic {partition.topic} was deleted and created anew under the same name (topic id "
-            f"{source.id}, was {recorded.source_topic_id})",
-            FailureKind.RECREATED,
-        )
     if recorded is not None and destination is not None and recorded.destination_topic_id != destination.id:
         return _fail_status(
             recorded,

@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s
 from mirror_core.decide.drills import has_passed, list_drill_runs
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
-from mirror_core.decide.forecast_accuracy import count_read_again
+from mirror_core.decide.forecast_accuracy import count_read_again, predict_standstill_s
 from mirror_core.decide.group_coverage import list_uncommitted
 from mirror_core.decide.loss_bound import compute_snapshot_loss, find_oldest
 from mirror_core.decide.mirror_snapshot import (
@@ -46,7 +46,6 @@ from mirror_core.model.mirror import (
     Mirror,
     PartitionState,
     PartitionStatus,
-    is_lease_fresh,
 )
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
@@ -475,12 +474,12 @@ def list_readiness_rows(snapshot: MirrorSnapshot, runs: Iterable[Run]) -> Iterat
             lag=lag,
             behind_s=bound.partitions[partition].behind_s if has_known_ages else None,
             missing=bound.partitions[partition].missing,
-            standstill_s=snapshot.forecast.seconds if snapshot.forecast else None,
+            standstill_s=predict_standstill_s(snapshot),
             proved=None if position is None else min(verified_end, position),
             proof_age_s=ages[FreshnessKind.VERIFICATION] if partition in verified else NEVER_AGE_S,
             sync_age_s=ages[FreshnessKind.GROUPS],
             drill_age_s=ages[FreshnessKind.DRILL],
             heartbeat_age_s=bound.heartbeat_age_s if has_known_ages else None,
-            data_plane=is_lease_fresh(snapshot.lease, snapshot.now_ms),
+            data_plane=snapshot.has_data_plane,
             refused=refused,
         )

@@ -25,6 +25,8 @@ from mirror_core.decide.mirror_snapshot import (
     SourceSnapshot,
     join_limited,
     list_failed,
+    list_lags,
+    select_healthy,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
 from mirror_core.model.figures import FigureKey
@@ -36,6 +38,10 @@ from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
 
 MAX_FORECAST_GROUPS: Final = 1000
+_USUAL_LAG_S: Final = 2.0
+"""What the source takes in this time may be under way in a copy that keeps up: it had to be copied in earlier runs,
+too."""
+_USUAL_LAG_OFFSETS: Final = 1_000
 _UNSEEN_TEXT: Final = "the old source was not seen until the run ended"
 
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
@@ -94,17 +100,43 @@ def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[
     return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
 
 
+def compute_backlog(snapshot: MirrorSnapshot) -> int | None:
+    """Offsets that a planned failover copies while nobody may write. None: unknown.
+
+    0 where there are no more than of a copy that keeps up.
+    """
+    if snapshot.mode is not RunMode.PLANNED or snapshot.is_drained:
+        return 0
+    drained = select_application_partitions(
+        select_healthy(snapshot.statuses).keys() - set(failover_scope.list_left_behind(snapshot))
+    )
+    lags = [lag for partition, lag in list_lags(snapshot) if partition in drained]
+    if None in lags:
+        return None
+    observation = snapshot.source_observation
+    usual = max(_USUAL_LAG_OFFSETS, (observation.offsets_per_s or 0) * _USUAL_LAG_S if observation else 0)
+    total = sum(max(0, lag or 0) for lag in lags)
+    return total if total > usual else 0
+
+
+def predict_standstill_s(snapshot: MirrorSnapshot) -> float | None:
+    """By the earlier run. Unknown while the copy is behind: nothing is known of how fast it catches up."""
+    return snapshot.forecast.seconds if snapshot.forecast and compute_backlog(snapshot) == 0 else None
+
+
 # -- before -----------------------------------------------------------------------------------------------------------
 
 
 def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
     lost, at_least = _forecast_loss(snapshot)
-    forecast, observation = snapshot.forecast, snapshot.source_observation
+    forecast, observation, seconds = snapshot.forecast, snapshot.source_observation, predict_standstill_s(snapshot)
     gives_up_source = snapshot.mode is RunMode.UNPLANNED and can_lose(snapshot)
     uncounted_groups = find_uncounted_groups(snapshot)
     return PlanForecast(
-        seconds=forecast.seconds if forecast else None,
-        steps=dict(forecast.steps) if forecast else {},
+        seconds=seconds,
+        steps={step: s for step, s in forecast.steps.items() if seconds is not None or step != "drain"}
+        if forecast
+        else {},
         basis=forecast.basis if forecast else "",
         lost_offsets=lost,
         lost_is_minimum=at_least,

@@ -29,7 +29,7 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.mirror import PartitionStatus, is_lease_fresh
+from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
@@ -202,7 +202,7 @@ def find_refused_s(snapshot: MirrorSnapshot) -> float | None:
     if observation is None or observation.refused_ms is None or not isinstance(snapshot.source, UnseenCluster):
         return None
     is_watched = lease is not None and lease.generation == observation.refused_generation
-    is_known = is_watched and is_lease_fresh(lease, snapshot.now_ms)
+    is_known = is_watched and snapshot.has_data_plane
     return compute_age_s(snapshot.now_ms, observation.refused_ms) if is_known else None
 
 

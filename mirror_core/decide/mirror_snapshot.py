@@ -11,7 +11,7 @@ from mirror_core.decide.quota_plan import NO_QUOTAS, QuotaComparison
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus, is_lease_fresh
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
@@ -19,6 +19,7 @@ from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 from mirror_core.model.sync_state import OwnGroupOffsets, UnsyncedGroups
 from mirror_core.model.text import join_limited as join_limited
+from mirror_core.model.timing import UNKNOWN_NOW_MS
 from mirror_core.rights.required_acls import LackingRight
 
 MAX_LISTED: Final = 200
@@ -102,6 +103,8 @@ class UnseenCluster:
 
 
 class StandstillForecast(NamedTuple):
+    """How long the earlier run `basis` took."""
+
     seconds: float
     basis: str
     steps: Mapping[str, float] = MappingProxyType({})
@@ -123,6 +126,8 @@ class MirrorSnapshot:
     forecast: StandstillForecast | None
     now_ms: int
     """By the clock of the process that mirrors, if known; else this machine's. UNKNOWN_NOW_MS: clocks contradict."""
+    took_ms: int = 0
+    """How long both clusters were asked, after the state was read: the lease's heartbeat may be older by as much."""
     hooks: Mapping[str, str] = field(default_factory=dict)
     unusable_hooks: tuple[Finding, ...] = ()
     continues_run: str | None = None
@@ -165,6 +170,15 @@ class MirrorSnapshot:
     """This machine's clock minus the cluster's; unknown ones are left out."""
     lacking_rights: tuple[LackingRight, ...] = ()
     """On the mirror's topics. Not asked during a run: it denies some itself."""
+
+    @property
+    def state_read_ms(self) -> int:
+        """As `now_ms`."""
+        return self.now_ms if self.now_ms == UNKNOWN_NOW_MS else self.now_ms - self.took_ms
+
+    @property
+    def has_data_plane(self) -> bool:
+        return is_lease_fresh(self.lease, self.state_read_ms)
 
     @property
     def broker_now_ms(self) -> int:

@@ -14,6 +14,7 @@ from mirror_core.decide.deletion_hold import list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
+from mirror_core.decide.forecast_accuracy import compute_backlog, predict_standstill_s
 from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
     cannot_sync_again,
@@ -50,7 +51,7 @@ from mirror_core.decide.verification import find_differences, format_differences
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, FailureKind, Lease, PartitionState, PartitionStatus, is_lease_fresh
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
 from mirror_core.model.run import RunMode
@@ -84,10 +85,13 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from list_loss_warnings(snapshot)
     if isinstance(snapshot.source, SourceSnapshot):
         yield from _warn_source(snapshot, snapshot.source)
+        if snapshot.forecast and (backlog := compute_backlog(snapshot)) != 0:
+            earlier_s, basis = snapshot.forecast.seconds, snapshot.forecast.basis
+            yield Finding("standstill_unpredicted", mirror.name, offsets=backlog, earlier_s=earlier_s, basis=basis)
     yield from _warn_groups_left(snapshot)
     yield from fence_limits.warn_foreign_authorizers(snapshot)
     if snapshot.mode is RunMode.PLANNED and mirror.desired is not DesiredState.STOPPED:
-        yield from _warn_long_standstill(mirror.name, snapshot.lease, snapshot.now_ms)
+        yield from _warn_long_standstill(snapshot)
     if isinstance(snapshot.destination, DestinationSnapshot):
         yield from _warn_destination(
             mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
@@ -162,8 +166,9 @@ def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         )
 
 
-def _warn_long_standstill(mirror: str, lease: Lease | None, now_ms: int) -> Iterator[Finding]:
-    if lease is None or not is_lease_fresh(lease, now_ms):
+def _warn_long_standstill(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    mirror, lease = snapshot.mirror.name, snapshot.lease
+    if lease is None or not snapshot.has_data_plane:
         yield Finding("data_plane_absent", mirror)
     elif lease.wait_reasons:
         yield Finding("copying_waits", mirror, reasons=lease.wait_reasons)
@@ -325,10 +330,10 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     yield FigureKey.LAG_OFFSETS, None if None in lags else sum(max(0, lag or 0) for lag in lags)
     yield from failover_scope.list_left_behind_figures(snapshot)
     yield from list_held_figures(snapshot.statuses)
-    forecast = snapshot.forecast
-    yield FORECAST_KEYS[snapshot.mode], forecast.seconds if forecast else None
-    if forecast:
-        yield FigureKey.FORECAST_BASIS, forecast.basis
+    seconds = predict_standstill_s(snapshot)
+    yield FORECAST_KEYS[snapshot.mode], seconds
+    if snapshot.forecast and seconds is not None:
+        yield FigureKey.FORECAST_BASIS, snapshot.forecast.basis
     if isinstance(snapshot.destination, DestinationSnapshot):
         ids = {name: topic.id for name, topic in snapshot.destination.topics.items()}
         positions, now_ms = snapshot.destination.positions, snapshot.broker_now_ms
@@ -345,7 +350,7 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     if snapshot.lease is not None:
         yield FigureKey.LEASE_OWNER, snapshot.lease.owner
         yield FigureKey.LEASE_RELEASED, snapshot.lease.released
-        yield FigureKey.LEASE_HEARTBEAT_S, compute_age_s(snapshot.now_ms, snapshot.lease.heartbeat_ms)
+        yield FigureKey.LEASE_HEARTBEAT_S, compute_age_s(snapshot.state_read_ms, snapshot.lease.heartbeat_ms)
     source = snapshot.source
     if isinstance(source, SourceSnapshot) and (unread_groups := len(set(source.groups) - set(source.committed))):
         yield FigureKey.UNREAD_GROUPS, unread_groups

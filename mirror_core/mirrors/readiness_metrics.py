@@ -32,7 +32,7 @@ READINESS_METRICS: Final = (
         "gauge",
         (),
         "seconds without writes that a planned failover would take, as its plan predicts them by an earlier failover "
-        "or drill of the mirror. Absent: there is neither, or a run holds the mirror",
+        "or drill of the mirror. Absent: there is neither, the copy is behind, or a run holds the mirror",
     ),
     MetricDescription(
         "mirrorbook_readiness_known_timestamp_seconds",

@@ -183,6 +183,7 @@ def take_snapshot(
     out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that hangs
     must not hide the rest.
     """
+    began = time.monotonic()
     mirror = state.mirrors.get(link.mirror.name, link.mirror)
     link = replace(link, mirror=mirror)  # its filters may have changed since it was found
     recorded = state.partitions.get(mirror.name, {})
@@ -245,6 +246,7 @@ def take_snapshot(
     return MirrorSnapshot(
         mirror=mirror,
         mode=mode,
+        took_ms=round((time.monotonic() - began) * 1000),
         statuses=statuses,
         source=source_view,
         destination=destination_view,
@@ -463,7 +465,8 @@ def _snapshot_source(
     with ClusterClient(link.source, timeout_s=TIMEOUTS.plan_response_s) as client:
         metadata = client.metadata()
         topic_names_filter = build_topic_filter(mirror)
-        hidden = _find_hidden_topics(client, {p.topic for p in partitions} - metadata.topics.keys())
+        recorded = {p.topic for p in state.partitions.get(mirror.name, {})}.union(p.topic for p in partitions)
+        hidden = _find_hidden_topics(client, recorded - metadata.topics.keys())
         topics = _to_topics({t: v for t, v in metadata.topics.items() if t in topic_names_filter and not v.internal})
         present = [p for p in partitions if p.topic in topics and p.index < topics[p.topic].partitions]
         acls = describe_acls(client)

@@ -362,6 +362,28 @@ def test_a_mirror_topic_that_was_deleted_is_copied_anew(desk: Desk) -> None:
 
 
 @pytest.mark.drill
+def test_a_topic_that_was_gone_and_is_made_anew_is_no_longer_said_to_be_deleted(desk: Desk) -> None:
+    mirrored, topic = copied(desk)
+    delete(desk.pair.east, topic)
+    partition, kinds = Partition(topic, 0), list[FailureKind | None]()
+    with (
+        ClusterClient(mirrored.link.source) as source,
+        ClusterClient(mirrored.link.destination) as destination,
+        StateWriter(mirrored.link.destination, make_data_id(mirrored.name)) as writer,
+    ):
+        planner = Planner(mirrored.link, source, destination)
+        for is_anew in (False, False, True):
+            if is_anew:
+                admin = admin_client(desk.pair.east)
+                admin.create_topics([NewTopic(topic, 1)])[topic].result(TIMEOUT_S)
+                wait_until(lambda: topic in topics_of(desk.pair.east), timeout_s=TIMEOUT_S, why="it is made anew")
+            writer.put(*planner.plan(writer.state, all_ends=False).changes)
+            kinds.append(mirrored.statuses[partition].kind)
+    assert kinds[1:] == [FailureKind.GONE, FailureKind.RECREATED]
+    assert "created anew under the same name" in (mirrored.statuses[partition].reason or "")
+    assert recover(desk, mirrored, "--action", "recopy", "--yes").code == 0
+
+
 def test_a_copy_of_a_topic_that_is_gone_from_the_source_can_be_let_go_and_stays(desk: Desk) -> None:
     mirrored, topic = copied(desk)
     delete(desk.pair.east, topic)

@@ -107,6 +107,8 @@ def test_what_is_hidden_from_the_data_planes_driver_is_denied_and_goes_on_afterw
             )
             assert "--operation Describe" in (mirrored.statuses[mine].reason or "")
             assert mirrored.statuses[Partition(other, 0)].state is PartitionState.MIRRORING
+            warnings = {finding.code for finding in mirrored.failover.plan(RunMode.UNPLANNED).warnings}
+            assert "topics_gone_from_source" not in warnings
             refused = [
                 row.subject for row in mirror_commands.run_sync(mirrored.link).rows if row.action is SyncAction.REFUSE
             ]

@@ -81,6 +81,37 @@ def test_a_healthy_mirror_is_shown_in_numbers_and_warns_of_nothing(view: MirrorS
     assert (drilled[FigureKey.WITHOUT_WRITES_S], drilled[FigureKey.FORECAST_BASIS]) == (2.14, "last drill")
 
 
+@pytest.mark.parametrize(("rate", "end", "seconds"), [
+    (None, 1_093, 2.1),
+    (None, 1_094, None),
+    (50_000.0, 90_000, 2.1),
+    (50_000.0, 110_000, None),
+])  # fmt: skip
+def test_seconds_without_writes_are_predicted_only_for_a_copy_that_keeps_up(
+    view: MirrorSnapshot, rate: float | None, end: int, seconds: float | None
+) -> None:
+    """The whole lag is copied while nobody may write, and how fast is not known."""
+    source = replace(SOURCE, stable_ends={A0: Offset(end), A1: Offset(20), B0: Offset(10)})
+    observed = SourceObservation(mirror=MirrorName("orders"), at_ms=9_000, offsets_per_s=rate)
+    forecast = StandstillForecast(2.1, "last run", {"fence": 1.0, "drain": 0.5})
+    planned = replace(view, forecast=forecast, source_observation=observed, source=source)
+    assert shown(planned)[FigureKey.WITHOUT_WRITES_S] == seconds
+    told = build_forecast(planned)
+    assert (told.seconds, set(told.steps)) == (seconds, {"fence", "drain"} if seconds else {"fence"})
+    assert ("last run took 2.1 s" in warned(planned)) == (seconds is None)
+    dead = replace(planned, mode=RunMode.UNPLANNED)
+    assert shown(dead)[FigureKey.FIRST_STEP_TO_PROMOTION_S] == 2.1, "it copies nothing"
+
+
+def test_a_data_plane_is_as_alive_as_its_heartbeat_was_when_the_state_was_read(view: MirrorSnapshot) -> None:
+    """Clusters that answer slowly make a plan take longer than a heartbeat stays fresh."""
+    late = replace(view, now_ms=LEASE.heartbeat_ms + 12_000)
+    assert "no data plane is running" in warned(late)
+    slow = replace(late, took_ms=9_000)
+    assert "no data plane is running" not in warned(slow)
+    assert shown(slow)[FigureKey.LEASE_HEARTBEAT_S] == 3.0
+
+
 def test_one_unknown_lag_makes_the_sum_unknown_and_is_listed_first(view: MirrorSnapshot) -> None:
     partial = replace(view, source=replace(SOURCE, stable_ends={A0: Offset(100), A1: Offset(50)}))
     assert list(list_lags(partial)) == [(A0, 7), (A1, 30), (B0, None)]
