@@ -16,9 +16,10 @@ from mirror_core.cli.command_options import (
     SparkConfOption,
     YesOption,
     find_mirror,
+    require_confirmation,
     require_typed_name,
 )
-from mirror_core.cli.output import print_line_or_continue
+from mirror_core.cli.output import print_line, print_line_or_continue
 from mirror_core.cli.plan_costs import print_given_up
 from mirror_core.cli.run_commands import (
     CompareRunner,
@@ -62,10 +63,11 @@ from mirror_core.cli.runs import (
 from mirror_core.decide.approval_rules import explain_living_source, must_confirm_before_fence
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.json_documents import prints_json
-from mirror_core.model.run import RunKind, RunMode
-from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.model.run import Run, RunKind, RunMode
+from mirror_core.runbook.failover_conductor import Failover, format_refused_losses, list_refused_losses
 from mirror_core.runbook.set_conductor import SetPlan
 from mirror_core.runbook.set_failover import SetFailover
+from mirror_core.state.state_topic import read_state
 
 SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
 LeaveBehindOption = Annotated[
@@ -322,9 +324,10 @@ def resume(
     if not take_over:
         refuse_if_conducted(failover, begun_before)
     agreed_by = confirm_again(failover, begun_before, yes=yes, as_json=as_json)
+    shown_losses = _confirm_losses(failover, begun_before, yes=yes, as_json=as_json) if leave_behind else ()
     with status_on_failure(failover, begun_before):
         if leave_behind:
-            failover.confirm_leave_behind(begun_before.id)
+            failover.confirm_leave_behind(begun_before.id, shown_losses)
         failover.drive(begun_before.id, agreed_by=agreed_by)
     print_outcome(failover, begun_before, as_json=as_json)
 
@@ -350,6 +353,18 @@ def abort(
     )
     question = f"Abort run {begun_before.id}{effect}"
     abort_run(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
+
+
+def _confirm_losses(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> tuple[str, ...]:
+    """Show what the run has stopped for, and ask. Nothing, where it has not: then it is refused."""
+    state = read_state(failover.link.destination)
+    losses = list_refused_losses(state, run)
+    if losses:
+        for line in format_refused_losses(state, run):
+            print_line(line, err=as_json)
+        question = f"Leave behind what run {run.id} has stopped for, and promote {failover.link.destination.name}?"
+        require_confirmation(question, yes)
+    return losses
 
 
 def _check_given_up(mode: RunMode, plan_hash: str | None, *, give_up_source: bool) -> None:

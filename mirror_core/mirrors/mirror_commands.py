@@ -24,7 +24,7 @@ from mirror_core.mirrors.control import preview_command as look_at
 from mirror_core.mirrors.departures import finish_departures, to_started
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.config_sections import AuthorizerKind
-from mirror_core.model.errors import BadRequest, MirrorError, Unreachable
+from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
@@ -34,6 +34,7 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
+from mirror_core.state.approvals import list_used_up
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -196,11 +197,22 @@ def run_sync(link: MirrorLink, *, only: frozenset[SyncCategory] = mirror_sync.AL
 
 
 @retry_until_owned
-def stop_mirror(link: MirrorLink, report: Callable[[str], None] = lambda line: None) -> dict[Partition, Offset]:
-    """Records LMOs, of FAILED partitions too; grants nothing. May be repeated."""
+def stop_mirror(
+    link: MirrorLink, report: Callable[[str], None] = lambda line: None, *, question: str | None = None
+) -> dict[Partition, Offset]:
+    """Records LMOs, of FAILED partitions too; grants nothing. May be repeated.
+
+    `question`: its approvals are used up by this; without any, only a stop that has begun is finished. None: of a
+    person at a terminal.
+    """
     name = link.mirror.name
     with take_control(link, MirrorCommand.STOP, _build_extra_checks(link, MirrorCommand.STOP)) as writer:
-        _write_mirror(writer, replace(writer.state.mirrors[name], desired=DesiredState.STOPPED))
+        mirror, used_up = writer.state.mirrors[name], list_used_up(writer.state, name, question) if question else []
+        if question is not None and not used_up and mirror.desired is not DesiredState.STOPPED:
+            raise Refused(
+                f"mirror {name}: stop", ["it was started since it was stopped: ask again"], reason_code="not_approved"
+            )
+        writer.put(replace(mirror, desired=DesiredState.STOPPED), *used_up)
         # The data plane cannot record anything now; what its tasks still write must be below the LMO.
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)

@@ -11,6 +11,8 @@ from mirror_core.decide.approval_rules import explain_source_answers_again, is_i
 from mirror_core.decide.failover_plan import AUTHORIZER_FACT
 from mirror_core.decide.failover_readiness import UnplannedForecast, forecast_unplanned
 from mirror_core.decide.failover_scope import EMPTY_SCOPE, LEFT_BEHIND_FACT, FailoverScope, list_offline_partitions
+from mirror_core.decide.fence_state import format_late_ranges
+from mirror_core.decide.forecast_accuracy import find_not_copied
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_standstill_steps
@@ -146,7 +148,7 @@ class Failover(Conductor[RunMode]):
             return new_decision, new_decision.source_seen or source_probe.result()
 
     @process_caches()
-    def confirm_leave_behind(self, run_id: str, shown_losses: tuple[str, ...] | None = None) -> None:
+    def confirm_leave_behind(self, run_id: str, shown_losses: tuple[str, ...]) -> None:
         """Refused unless the run has stopped for it.
 
         `shown_losses`: what `list_refused_losses` gave when the person was asked; refused if it has changed since.
@@ -160,7 +162,7 @@ class Failover(Conductor[RunMode]):
                     ["it has not stopped for records that could be left behind: resume it without"],
                     "nothing_left_behind",
                 )
-            if shown_losses not in (None, list_refused_losses(writer.state, journal.run)):
+            if shown_losses != list_refused_losses(writer.state, journal.run):
                 raise Refused(
                     title, ["what stays behind has changed since it was approved: ask again"], "left_behind_changed"
                 )
@@ -305,6 +307,26 @@ def list_refused_losses(state: State, run: Run) -> tuple[str, ...]:
         *([f"settle {to_canonical_json((logs.ends, logs.high_watermarks))}"] if logs else []),
         *([f"promote {to_canonical_json(returned.log_ends)}"] if returned else []),
     )
+
+
+def format_refused_losses(state: State, run: Run) -> tuple[str, ...]:
+    """The records behind `list_refused_losses`, for the person who is asked."""
+    name, lines = run.plan.mirror, list[str]()
+    mirror, statuses = state.mirrors[name], state.partitions.get(name, {})
+    logs = load_checkpoint(state, run.id, "settle", UnderReplicatedLogs)
+    if logs is not None:
+        high_watermarks = logs.high_watermarks.to_mapping()
+        partitions = [f"{p} [{high_watermarks.get(p, 0)}, {end})" for p, end in logs.ends.to_mapping().items()]
+        lines.append(str(Finding("under_replicated_left_behind", mirror.destination, partitions=partitions)))
+    returned, pending_fence = load_checkpoint(state, run.id, "promote", SourceReturned), state.pending_fences.get(name)
+    if returned is not None and pending_fence is not None:
+        reported = replace(pending_fence, log_ends=returned.log_ends, applied_at_ms=pending_fence.applied_at_ms or 0)
+        late_ranges, unknown = find_not_copied(reported, statuses)
+        if late_ranges:
+            lines.append(format_late_ranges(late_ranges, state.source_observations.get(name)))
+        if unknown:
+            lines.append(str(Finding("left_behind_unknown", mirror.source, partitions=unknown)))
+    return tuple(lines)
 
 
 def has_disturbed_applications(state: State, run: Run, source: ClusterName) -> bool:

@@ -70,6 +70,11 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
     write_acknowledged(cluster, [make_checkpoint(mirror, step, approval)], _NOUN)
 
 
+def list_used_up(state: State, mirror: MirrorName, question: str) -> list[Tombstone]:
+    """To be written in the transaction that does what was approved."""
+    return _list_tombstones(state, mirror, lambda approval: approval.question == question)
+
+
 def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str) -> None:
     """So that what was done is not done again without asking. A run needs no such deletion: it records the approvals
     that began it.
@@ -85,9 +90,19 @@ def withdraw_approval(cluster: ClusterConfig, state: State, mirror: MirrorName, 
 def _delete_approvals(
     cluster: ClusterConfig, state: State, mirror: MirrorName, is_deleted: Callable[[RecordedApproval], bool]
 ) -> None:
-    deleted = [record for record, approval in iter_checkpoints(state, mirror, RecordedApproval) if is_deleted(approval)]
+    deleted = _list_tombstones(state, mirror, is_deleted)
     if deleted:
-        write_acknowledged(cluster, map(Tombstone, deleted), _NOUN)
+        write_acknowledged(cluster, deleted, _NOUN)
+
+
+def _list_tombstones(
+    state: State, mirror: MirrorName, is_deleted: Callable[[RecordedApproval], bool]
+) -> list[Tombstone]:
+    return [
+        Tombstone(record)
+        for record, approval in iter_checkpoints(state, mirror, RecordedApproval)
+        if is_deleted(approval)
+    ]
 
 
 def _format_step(question: str) -> str:

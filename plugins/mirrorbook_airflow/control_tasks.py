@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ from mirror_core.decide.mirror_change import FilterChange, explain_other_choice,
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import RunKind, RunState, find_last_begun
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import (
     format_approvers,
@@ -56,6 +56,8 @@ class ControlChange:
     """The run that it is about; empty: none."""
     losses: tuple[str, ...] = ()
     """What the run has stopped for, and leaves behind."""
+    question: str = ""
+    """Its approvals; empty while it is only shown."""
 
 
 class ShowChange(MirrorOperator):
@@ -88,10 +90,12 @@ class ControlMirror(MirrorOperator):
         with airflow_errors():
             link, state = find_mirror(self.mirror)
             change = _plan_change(link, state, context, was_planned=True)
+            if change:
+                change = replace(change, question=make_question_id(context, self.show_task))
             people = self._require_approvals(context, link, state, change) if change else ""
             result = ACTIONS[context["params"]["action"]](link, context, change)
             if change:  # not before: the next attempt of a task whose process was killed goes on by the same approvals
-                self._use_up_approvals(context, link, state)
+                self._use_up_approvals(link, state, change)
         result = f"approved by {people}\n{result}" if people else result
         self.log.info("%s", escape_invisible_lines(result))
         return result
@@ -101,17 +105,16 @@ class ControlMirror(MirrorOperator):
         from mirror_core.state.mirror_link import read_broker_time_ms
 
         policy = make_approval_policy(context, self.show_task, self.approval_tasks, self.approvers)
-        recorded = find_approvals(state, MirrorName(self.mirror), policy.question)
+        recorded = find_approvals(state, MirrorName(self.mirror), change.question)
         now = read_broker_time_ms(link.destination)
         if reasons := explain_not_approved(policy, recorded, change.hash, now):
             raise Refused(f"mirror {self.mirror}: {context['params']['action']}", reasons, reason_code="not_approved")
         return format_approvers(select_valid_approvals(policy, recorded))
 
-    def _use_up_approvals(self, context: Context, link: MirrorLink, state: State) -> None:
+    def _use_up_approvals(self, link: MirrorLink, state: State, change: ControlChange) -> None:
         from mirror_core.state.approvals import use_up_approvals
 
-        question = make_question_id(context, self.show_task)
-        use_up_approvals(link.destination, state, MirrorName(self.mirror), question)
+        use_up_approvals(link.destination, state, MirrorName(self.mirror), change.question)
 
 
 def _plan_change(
@@ -125,7 +128,9 @@ def _plan_change(
         return _plan_recovery_change(link, context)
     if action == "change":
         return _plan_filter_change(link, state, context, was_planned=was_planned)
-    if action not in _ACTIONS_TO_APPROVE or (action == "stop" and _is_stopped(mirror, state)):
+    if action not in _ACTIONS_TO_APPROVE or (action == "stop" and mirror.desired is DesiredState.STOPPED):
+        return None
+    if was_planned and action != "stop" and _find_ended_run(state, mirror.name, action):
         return None
     hashed_values = [action, mirror.name, str(mirror.created_ms), mirror.source_id, mirror.destination_id]
     lines = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)]
@@ -166,9 +171,19 @@ def _list_losses(state: State, run: Run) -> tuple[str, ...]:
 
 
 def _is_stopped(mirror: Mirror, state: State) -> bool:
-    """Stopping it again, as an attempt does whose approvals are used up, changes nothing."""
     statuses = state.partitions.get(mirror.name, {}).values()
     return mirror.desired is DesiredState.STOPPED and all(s.state is PartitionState.STOPPED for s in statuses)
+
+
+def _find_ended_run(state: State, mirror: MirrorName, action: str) -> Run | None:
+    """The mirror's newest run, ended as the action ends it: by an attempt before this one, whose process was killed."""
+    if state.active_run(mirror) is not None:
+        return None
+    newest = find_last_begun(run for run in state.runs.values() if run.plan.mirror == mirror)
+    return newest if newest and newest.state is _ENDS_OF_RUNS[action] else None
+
+
+_ENDS_OF_RUNS: Final = MappingProxyType({"abort": RunState.ABORTED, "leave_behind": RunState.DONE})
 
 
 def _require_active_run(state: State, mirror: MirrorName, action: str) -> Run:
@@ -198,9 +213,15 @@ def _resume(link: MirrorLink, context: Context, approved: ControlChange | None) 
 def _stop(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
     from mirror_core.mirrors.mirror_commands import stop_mirror
 
-    if approved is None:
+    if approved is None and _is_stopped(*_read_mirror(link)):
         return "stopped already"
-    return f"stopped: the last mirrored offsets of {len(stop_mirror(link))} partition(s) are recorded"
+    ends = stop_mirror(link, question=approved.question if approved else "")
+    return f"stopped: the last mirrored offsets of {len(ends)} partition(s) are recorded"
+
+
+def _read_mirror(link: MirrorLink) -> tuple[Mirror, State]:
+    current_link, state = find_mirror(link.mirror.name)
+    return current_link.mirror, state
 
 
 def _start(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
@@ -218,6 +239,8 @@ def _throttle(link: MirrorLink, context: Context, approved: ControlChange | None
 
 
 def _abort(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    if text := _describe_ended_run(link, "abort", approved):
+        return text
     run, _, engine = _take_over_run(link, context, "abort", approved)
     ended = engine.abort(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
@@ -227,6 +250,8 @@ def _leave_behind(link: MirrorLink, context: Context, approved: ControlChange | 
     """And go on with the run: what it waits for is a person's word."""
     from mirror_core.state.point_of_no_return import is_past_no_return
 
+    if text := _describe_ended_run(link, "leave_behind", approved):
+        return text
     run, state, engine = _take_over_run(link, context, "leave_behind", approved)
     if run.plan.kind is not RunKind.FAILOVER:
         raise BadRequest(f"run {run.id} is a {run.plan.kind}: only a failover leaves anything behind")
@@ -236,6 +261,13 @@ def _leave_behind(link: MirrorLink, context: Context, approved: ControlChange | 
         engine.confirm_leave_behind(run.id, approved.losses if approved else ())
     ended = engine.drive(run.id)
     return f"run {run.id} is {ended.state}. {ended.note}".strip()
+
+
+def _describe_ended_run(link: MirrorLink, action: str, approved: ControlChange | None) -> str:
+    """Empty: it is not over, or approved again."""
+    _, state = find_mirror(link.mirror.name)
+    run = None if approved else _find_ended_run(state, link.mirror.name, action)
+    return f"run {run.id} is {run.state} already. {run.note}".strip() if run else ""
 
 
 def _take_over_run(

@@ -23,6 +23,7 @@ from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
 from mirror_core.sync import acl_sync
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import suspended
+from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.emergency_unfence import lift_by_hand
 from tests.support.failover_runs import denied
@@ -138,6 +139,11 @@ def test_who_sleeps_between_the_last_look_and_the_first_right_looks_again(
     assert mirrored.failover.abort(run).state is RunState.ABORTED
 
 
+def confirm_what_stands(mirrored: Mirrored, run: str) -> None:
+    losses = list_refused_losses(mirrored.state, mirrored.failover.read_status(run)[0])
+    mirrored.failover.confirm_leave_behind(run, losses)
+
+
 @pytest.mark.parametrize("by_a_word", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_fenced_or_by_a_word(
     pair: Pair, tmp_path: Path, by_a_word: bool
@@ -155,7 +161,7 @@ def test_an_unplanned_promotion_is_resumed_only_if_a_source_that_answers_can_be_
     assert denied(pair.west, topic), "promoted beside a source that takes writes"
 
     if by_a_word:
-        mirrored.failover.confirm_leave_behind(run)
+        confirm_what_stands(mirrored, run)
     else:
         give_back(pair.east, Operation.ALTER)
     assert mirrored.failover.drive(run).state is RunState.DONE
@@ -185,7 +191,7 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
     found = check_fence(mirrored.link)
     assert [line for line in found.alarms if f"{topic}-0 [10, 13)" in line], found
     with pytest.raises(Refused, match="has not stopped for records"):
-        mirrored.failover.confirm_leave_behind(run)
+        confirm_what_stands(mirrored, run)
     for _ in range(2):  # once more when its fence stands already
         with pytest.raises(Refused, match=rf"{topic}-0 \[10, 13\)"):
             mirrored.failover.drive(run)
@@ -195,8 +201,15 @@ def test_what_a_source_took_before_a_promotion_is_resumed_is_left_behind_only_by
     losses = list_refused_losses(mirrored.state, mirrored.failover.read_status(run)[0])
     with pytest.raises(Refused, match="what stays behind has changed since it was approved"):
         mirrored.failover.confirm_leave_behind(run, losses[:-1])
-    mirrored.failover.confirm_leave_behind(run, losses)
-    assert mirrored.failover.drive(run).state is RunState.DONE
+    resume = (
+        "failover", "resume", mirrored.name, "--leave-behind", "--take-over", "--config", str(pair.config_path)
+    )  # fmt: skip
+    unasked = mirrorbook(*resume)
+    assert unasked.returncode == 3, unasked.stdout + unasked.stderr
+    assert f"{topic}-0 [10, 13)" in unasked.stdout
+    assert denied(pair.west, topic), "nobody has said yes to these records"
+    agreed = mirrorbook(*resume, "--yes")
+    assert agreed.returncode == 0, agreed.stdout + agreed.stderr
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 
 
@@ -217,7 +230,7 @@ def test_a_source_that_comes_back_before_the_promotion_is_given_up_by_no_approva
     with suspended(pair.east), pytest.raises(Refused, match="leave-behind"):
         mirrored.failover.drive(run)  # it has them, all the same
     with suspended(pair.east):  # it flaps, and whoever has the word is not held up by that
-        mirrored.failover.confirm_leave_behind(run)
+        confirm_what_stands(mirrored, run)
         assert mirrored.failover.drive(run).state is RunState.DONE
     assert (denied(pair.east, topic), denied(pair.west, topic)) == (True, False)
 

@@ -14,9 +14,10 @@ import yaml
 
 from mirror_core.decide.drills import is_drill_mirror, to_drill_name
 from mirror_core.kafka.config import load_config
+from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_commands import pause_mirror, start_mirror
 from mirror_core.model.errors import LostOwnership, Refused
-from mirror_core.model.mirror import DesiredState, Mirror, TopicAccess
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.timing import now_ms
@@ -376,6 +377,43 @@ def test_a_control_that_is_cleared_later_stops_no_mirror_again_by_the_old_approv
     with answered_by("ann"):
         assert run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "stop"}).state == "success"
     assert read_state(config.cluster("west")).mirrors[mirror].desired is DesiredState.STARTED
+
+
+@pytest.mark.parametrize("started_again", [False, True])
+def test_a_stop_whose_process_was_killed_is_finished_and_stops_no_mirror_that_was_started_again(
+    dag_bag: DagBag, pair: Pair, mirror: MirrorName, monkeypatch: pytest.MonkeyPatch, *, started_again: bool
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [new_topic(pair.east)]}
+    assert run_dag(dag_bag.dags["mirror_create"], params).state == "success"
+    config, run_control = load_config(pair.config_path), control_tasks.ControlMirror.execute
+    replicate(find_mirror_link(config, mirror)[0])
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def execute(task: control_tasks.ControlMirror, context: Any) -> str:
+        with monkeypatch.context() as patched:
+            patched.setattr(mirror_commands, "take_over_lease", kill)
+            with pytest.raises(KeyboardInterrupt):
+                run_control(task, context)
+        if started_again:
+            start_mirror(find_mirror_link(config, mirror)[0])
+            with pytest.raises(AirflowFailException, match="1 person has to approve it, and so far nobody did"):
+                run_control(task, context)
+            return "red"
+        return run_control(task, context)
+
+    monkeypatch.setattr(control_tasks.ControlMirror, "execute", execute)
+    with answered_by("ann"):
+        assert run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "stop"}).state == "success"
+    state = read_state(config.cluster("west"))
+    assert state.mirrors[mirror].desired is (DesiredState.STARTED if started_again else DesiredState.STOPPED)
+    assert {status.state for status in state.partitions[mirror].values()} == {
+        PartitionState.MIRRORING if started_again else PartitionState.STOPPED
+    }
 
 
 def test_a_second_run_for_the_same_mirror_is_red_and_does_not_disturb_the_first(

@@ -319,6 +319,40 @@ def test_a_form_gives_the_word_that_a_run_waits_for_and_goes_on_with_it(
     assert done == ["asked", *words]
 
 
+@pytest.mark.parametrize(("action", "end"), [("abort", RunState.ABORTED), ("leave_behind", RunState.DONE)])
+@pytest.mark.parametrize("used_up", [False, True], ids=["before_its_approvals_are_used_up", "after"])
+def test_an_attempt_that_was_killed_after_it_ended_the_run_is_repeated_well(
+    monkeypatch: pytest.MonkeyPatch, action: str, end: RunState, used_up: bool
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from mirrorbook_airflow import control_tasks
+
+    state = State()
+    state.put(replace(RUN, state=RunState.RUNNING))
+    act, use_up = control_tasks.ACTIONS[action], control_tasks.ControlMirror._use_up_approvals
+
+    def kill(*arguments: Any) -> str:
+        state.put(replace(RUN, state=end, ended_ms=5))
+        if used_up:
+            use_up(*arguments)
+        raise KeyboardInterrupt
+
+    control, _ = _controlled(state, monkeypatch, action)
+    if used_up:
+        monkeypatch.setattr(control_tasks, "ACTIONS", {action: lambda *arguments: ""})
+        monkeypatch.setattr(control_tasks.ControlMirror, "_use_up_approvals", kill)
+    else:
+        monkeypatch.setattr(control_tasks, "ACTIONS", {action: kill})
+    with pytest.raises(KeyboardInterrupt):
+        control()
+    monkeypatch.setattr(control_tasks, "ACTIONS", {action: act})
+    assert control(asked=False).startswith(f"run {RUN.id} is {end} already")
+    other = next(one for one in (RunState.ABORTED, RunState.DONE) if one is not end)
+    state.put(replace(RUN, state=other, ended_ms=5))
+    with pytest.raises(AirflowFailException, match=f"there is nothing to {action}"):
+        control(asked=False)
+
+
 class Begun(Exception):
     """A run is begun."""
 

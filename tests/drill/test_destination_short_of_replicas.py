@@ -20,6 +20,7 @@ from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import Run, RunState
 from mirror_core.runbook import quiescence
+from mirror_core.runbook.failover_conductor import list_refused_losses
 from mirror_core.state.state_records import STATE_TOPIC
 from tests.drill.one_task import one_task
 from tests.support.cluster_admin import as_admin, known_topic
@@ -122,9 +123,9 @@ def test_it_is_left_behind_by_a_word_and_comes_home_whole(three: Pair, mirrored:
         commit(three.west, group, topic, 7)
         run = begin(mirrored.failover)
         with pytest.raises(Refused, match="has not stopped for records"):
-            mirrored.failover.confirm_leave_behind(run.id)
+            mirrored.failover.confirm_leave_behind(run.id, list_refused_losses(mirrored.state, run))
         stopped(mirrored, run)
-        mirrored.failover.confirm_leave_behind(run.id)
+        mirrored.failover.confirm_leave_behind(run.id, list_refused_losses(mirrored.state, run))
         assert mirrored.failover.drive(run.id).state is RunState.DONE
         [settled] = [s for s in mirrored.failover.read_status(run.id)[1] if s.step == "settle"]
         assert settled.evidence["left_behind_ends"] == {str(partition): 11}
