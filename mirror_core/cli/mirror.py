@@ -151,7 +151,7 @@ def _format_normal_partitions(description: MirrorDescription, others: int) -> st
 
 def _print_partitions(rows: Sequence[PartitionDescription]) -> None:
     print_table(
-        "Partitions",
+        "Partitions (figures in offsets)",
         ["partition", "state", "position", "source end", "lag", "proved", "LMO", "kind", "reason"],
         [
             [

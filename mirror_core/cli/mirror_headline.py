@@ -12,7 +12,7 @@ from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import RunKind, StepState
 
 _CONDUCTOR_TEXTS = {
     ConductorState.ALIVE: "A process conducts it.",
@@ -106,8 +106,20 @@ def _format_fenced(run: OpenRun, fence: OpenRunFence, mirror: Mirror) -> str:
 
 
 def _format_run(run: OpenRun) -> str:
-    place = f"at step {run.step}" if run.step else "before its first step"
-    return f"Run {run.id} is {'being aborted' if run.is_aborting else place}. {_CONDUCTOR_TEXTS[run.conductor]}"
+    place = "is being aborted" if run.is_aborting else _format_place(run)
+    return f"Run {run.id} {place}. {_CONDUCTOR_TEXTS[run.conductor]}"
+
+
+def _format_place(run: OpenRun) -> str:
+    match run.step_state:
+        case None:
+            return "is before its first step"
+        case StepState.DONE:
+            return f"has done step {run.step}"
+        case StepState.FAILED:
+            return f"failed in step {run.step}"
+        case StepState.STARTED:
+            return f"is in step {run.step}"
 
 
 def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:

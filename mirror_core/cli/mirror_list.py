@@ -94,7 +94,7 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     open_run: str | None
     """The run that holds the mirror."""
     behind_s: float | None
-    """Seconds behind the source, of the partition furthest behind. Null: unknown, or the mirror no longer copies."""
+    """Seconds behind the source, of the partition furthest behind. Null: unknown, or the mirror is STOPPED."""
     oldest_proof_s: float | None
     """Seconds since the least recently compared partition was compared. Null: unknown, or none was compared."""
     unproved: int
@@ -252,13 +252,10 @@ def _format_writes(row: MirrorListRow) -> str:
     return row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown")
 
 
-_NOT_COPIED_ANY_MORE: Final = frozenset({MirrorActivity.STOPPED, MirrorActivity.FAILED_OVER, MirrorActivity.IDLE})
-
-
 def _format_behind(row: MirrorListRow) -> str:
     if row.behind_s is not None:
         return format_elapsed(row.behind_s)
-    return "" if row.activity in _NOT_COPIED_ANY_MORE else "unknown"
+    return "" if row.desired is DesiredState.STOPPED else "unknown"
 
 
 def _format_proof(row: MirrorListRow) -> str:
@@ -328,7 +325,9 @@ def make_mirror_row(
         writes=access.writes if access else None,
         writes_on=access.cluster if access else None,
         open_run=open_run.id if open_run else None,
-        behind_s=(None if activity in _NOT_COPIED_ANY_MORE else _find_behind_s(mirror, state, positions, owner_now_ms)),
+        behind_s=(
+            None if mirror.desired is DesiredState.STOPPED else _find_behind_s(mirror, state, positions, owner_now_ms)
+        ),
         oldest_proof_s=compute_age_s(broker_now_ms, min(proof_times_ms)) if proof_times_ms else None,
         unproved=sum(end > 0 and p not in verified for p, end in positions.items()),
         troubles=to_finding_documents([*troubles, *filter(None, [find_leader_ahead(cluster, leader_ahead_ms)])]),
@@ -378,7 +377,7 @@ def _list_troubles(
     if access is not None and access.writes is WriteLocation.NOWHERE:
         yield Finding("writes_nowhere", mirror.name)
     if access is not None and access.run is not None:
-        yield Finding("run_at_step", access.run.id, step=access.run.step)
+        yield Finding("run_at_step", access.run.id, step=access.run.step, step_state=access.run.step_state)
     if find_fence_state(state.pending_fences.get(mirror.name)) is FenceState.PENDING:
         yield Finding("source_not_fenced", mirror.source)
     if is_source_down:

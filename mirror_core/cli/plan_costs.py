@@ -25,7 +25,7 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     else:
         yield "lost", format_loss(forecast, mirror.source)
         yield "without writes", _format_seconds(plan.mode, forecast, mirror.source)
-        yield "read again", _format_read_again(forecast, mirror.destination)
+        yield "read again", _format_read_again(plan, forecast, mirror)
     no_return_step = find_no_return_step(plan.kind, plan.mode)
     yield (
         "no way back",
@@ -87,7 +87,7 @@ def _format_at_least(forecast: PlanForecast) -> str:
 
 def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: ClusterName) -> str:
     predicted = (
-        "unknown: no earlier run, and no drill"
+        str(Finding("standstill_not_measured", mode=mode))
         if forecast is None or not forecast.basis
         else f"unknown while the copy is behind; the {forecast.basis} had less to copy"
         if forecast.seconds is None
@@ -98,15 +98,25 @@ def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: Cluste
     return f"since {source} failed, until promotion; first step to promotion: {predicted}"
 
 
-def _format_read_again(forecast: PlanForecast | None, destination: ClusterName) -> str:
+def _format_read_again(plan: Plan, forecast: PlanForecast | None, mirror: Mirror) -> str:
     if forecast is None:
         return "unknown"
     most = forecast.max_reread_offsets
-    if uncounted_texts := [str(finding) for finding in _list_uncounted(forecast, destination)]:
+    if uncounted_texts := [str(finding) for finding in _list_uncounted(forecast, mirror.destination)]:
         return "; ".join([*uncounted_texts, *([f"others: up to {format_count(most, 'record')}"] if most else [])])
     if not forecast.reread_offsets:
-        return "unknown: no group is known"
+        return str(find_no_reread(plan, mirror))
     return f"up to {format_count(most, 'record')} by consumer groups" if most else "nothing"
+
+
+def find_no_reread(plan: Plan, mirror: Mirror) -> Finding:
+    """Why a plan counts no record that a consumer group reads again."""
+    if not mirror.groups:
+        return Finding("reread_unsynced", mirror.destination)
+    unknown_codes = {"groups_unlisted", "groups_unreported", "destination_facts_unknown"}
+    if unknown_codes & {finding.code for finding in (*plan.warnings, *plan.unknown)}:
+        return Finding("reread_unlisted", mirror.destination)
+    return Finding("reread_by_none", mirror.destination)
 
 
 def _list_uncounted(forecast: PlanForecast, destination: ClusterName) -> Iterator[Finding]:

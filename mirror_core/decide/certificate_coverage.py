@@ -168,16 +168,30 @@ def format_certified(evidence: StepEvidence) -> str:
 
 
 def format_coverage(evidence: StepEvidence) -> str:
+    summary = summarize_coverage(evidence)
+    if not has_uncertified(evidence):
+        return summary
+    uncertified_text, reasons_text = (
+        format_value(key, evidence.get(key)) for key in (FigureKey.NOT_PROVED, FigureKey.NOT_PROVED_BECAUSE)
+    )
+    return f"{summary}: {uncertified_text} ({reasons_text})"
+
+
+def summarize_coverage(evidence: StepEvidence) -> str:
+    """Without the names of what is not proved, and why, which may be long."""
     if not evidence:
         return UNKNOWN_TEXT
     certified_text = format_certified(evidence)
     if mismatches := list_values(evidence, FigureKey.NOT_AS_COPIED):
         return f"NOT AS IT WAS COPIED: {'; '.join(mismatches)}. {certified_text} are as they were copied"
+    if has_uncertified(evidence):
+        return f"{certified_text} are as they were copied, the others are not proved"
     if is_fully_certified(evidence):
         return f"{certified_text} are as they were copied"
-    uncertified_text, reasons_text = (
-        format_value(key, evidence.get(key)) for key in (FigureKey.NOT_PROVED, FigureKey.NOT_PROVED_BECAUSE)
-    )
-    if evidence.get(FigureKey.CERTIFIED_OFFSETS) is None:
-        return f"{UNKNOWN_TEXT}: {reasons_text}"
-    return f"{certified_text} are as they were copied; not proved: {uncertified_text} ({reasons_text})"
+    return f"{UNKNOWN_TEXT}: {format_value(FigureKey.NOT_PROVED_BECAUSE, evidence.get(FigureKey.NOT_PROVED_BECAUSE))}"
+
+
+def has_uncertified(evidence: StepEvidence) -> bool:
+    """And nothing that is known to be wrong."""
+    is_counted = evidence.get(FigureKey.CERTIFIED_OFFSETS) is not None
+    return is_counted and not is_fully_certified(evidence) and not list_values(evidence, FigureKey.NOT_AS_COPIED)

@@ -49,6 +49,8 @@ class ConductorStatus:
     age_s: float | None = None
     unknown_because: str = ""
     has_ended: bool = False
+    is_let_go: bool = False
+    """A set's process let go of it, to take it up again."""
 
     def __str__(self) -> str:
         match self.state:
@@ -135,7 +137,25 @@ def decide_conductor_status(
         age_s=max(0.0, age_s),
         unknown_because=unknown_because,
         has_ended=process_ended,
+        is_let_go=heartbeat.released and bool(run.set_run),
     )
+
+
+def decide_member_status(
+    run: Run, status: ConductorStatus, others: Mapping[MirrorName, ConductorStatus | None]
+) -> ConductorStatus:
+    """Decides about one of a set's runs by all of them: one process conducts all, one after the other.
+
+    `others`: by mirror, as far as they are recorded beside `run`. None: that run has ended.
+    """
+    statuses = [status, *(other for other in others.values() if other is not None)]
+    if alive := next((other for other in statuses if other.state is ConductorState.ALIVE), None):
+        return alive
+    is_recorded_here = bool(run.set_mirrors) and {*run.set_mirrors} <= {run.plan.mirror, *others}
+    if not is_recorded_here or not all(s.is_let_go or s.state is ConductorState.SILENT for s in statuses):
+        return status
+    newest = min(statuses, key=lambda other: other.age_s or 0.0)
+    return replace(newest, state=ConductorState.RELEASED, unknown_because="") if newest.is_let_go else newest
 
 
 def _decode_heartbeat(checkpoint: Checkpoint | None) -> RunHeartbeat | None:

@@ -38,6 +38,8 @@ class RunProgress:
     """Where applications may write as long as nothing more happens."""
     since_ms: int
     """For the newest record in its journal."""
+    step_state: StepState | None = None
+    """Unknown (None) before the first step."""
 
 
 def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
@@ -51,7 +53,10 @@ def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
         newest.state is StepState.DONE and rows[position].writes is WriteLocation.NOWHERE and position + 1 < len(rows)
     )
     return RunProgress(
-        newest.step, rows[position + 1 if is_past_step else position].writes, newest.ended_ms or newest.started_ms
+        newest.step,
+        rows[position + 1 if is_past_step else position].writes,
+        newest.ended_ms or newest.started_ms,
+        newest.state,
     )
 
 
@@ -172,7 +177,10 @@ def _format_failed_over(situation: RunSituation) -> Iterator[str]:
     mirror, name = situation.mirror, situation.mirror.name
     yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
     if certificates := certificate_coverage.read_coverage_evidence(situation.steps):
-        yield f"Certificates of what {mirror.destination} holds: {certificate_coverage.format_coverage(certificates)}."
+        summary = certificate_coverage.summarize_coverage(certificates)
+        yield f"Certificates of what {mirror.destination} holds: {summary}."
+        if certificate_coverage.has_uncertified(certificates):
+            yield f"What is not proved, and why: `mirrorbook runs show {situation.run.id}`."
         if command := certificates.get(FigureKey.TO_PROVE_MORE):
             yield f"To prove more: `{command}`."
     yield from _format_old_source(situation)
@@ -393,6 +401,7 @@ def find_stalled_run(mirror: Mirror, run: Run, progress: RunProgress, conductor:
         run_kind=run.plan.kind,
         mirror=run.plan.mirror,
         step=progress.step,
+        step_state=progress.step_state,
         since_ms=progress.since_ms,
         last_conductor=conductor.by,
         last_seen_ms=conductor.last_seen_ms or 0,

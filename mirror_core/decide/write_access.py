@@ -20,7 +20,7 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.run import Run, RunKind, RunState, StepState
 
 
 class OperatorAction(StrEnum):
@@ -46,7 +46,9 @@ class OpenRun:
     id: str
     kind: RunKind
     step: str
-    """Empty: before its first step."""
+    """Begun last. Empty: before its first step."""
+    step_state: StepState | None
+    """Null: before its first step."""
     conductor: ConductorState
     fence: OpenRunFence | None
     """Null: it lets applications write somewhere, or may have begun to."""
@@ -169,10 +171,12 @@ def _decide_open_run(situation: RunSituation, home: WriteAccess | None) -> Write
 def _find_open_run(situation: RunSituation, fence: OpenRunFence | None) -> OpenRun:
     run = situation.run
     is_aborting = run.state is RunState.ABORTING
+    progress = find_run_progress(run, situation.steps)
     return OpenRun(
         id=run.id,
         kind=run.plan.kind,
-        step=find_run_progress(run, situation.steps).step,
+        step=progress.step,
+        step_state=progress.step_state,
         conductor=situation.conductor.state,
         fence=fence,
         is_aborting=is_aborting,

@@ -57,21 +57,23 @@ from mirror_core.kafka.topic_existence import check_presence, describe_denied_er
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.departures import explain_unenforced
 from mirror_core.mirrors.mirror_facts import (
+    DescribedFact,
     FactKey,
-    FactValue,
     MirrorFact,
     format_absent,
     format_driver,
     format_lag,
+    format_offsets,
     make_fact,
+    make_hidden_fact,
+    make_waits_fact,
 )
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
-from mirror_core.model.figures import Figure, FigureKey, format_figures, to_figure_documents
+from mirror_core.model.figures import Figure, FigureKey, Figures, format_figures, format_share, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.mirror import (
     DesiredState,
     GapFilling,
-    Lease,
     Mirror,
     NeverCopied,
     PartitionState,
@@ -84,9 +86,9 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.run import Run
-from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
+from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import GroupCoverage, UnsyncedGroups
-from mirror_core.model.text import format_bytes, format_count
+from mirror_core.model.text import format_bytes
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import find_conductor_status
@@ -140,15 +142,6 @@ class PartitionDescription:
         return max(0, (self.source_start or 0) - (self.position or 0)) if is_known else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fact:
-    key: FactKey
-    value: FactValue
-    text: str | None = None
-    is_normal: bool = True
-    """As on a quiet day, or said by another fact."""
-
-
 class MirrorDescription(JsonDocument, frozen=True, kw_only=True):
     """What is recorded of a mirror, and what both clusters show."""
 
@@ -193,8 +186,10 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
     at_destination = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END)
-    at_source = _fetch_offsets(link.source, statuses, OffsetPoint.START, OffsetPoint.STABLE_END)
-    (positions,), (starts, ends) = at_destination.points, at_source.points
+    # High watermarks before stable ends: else records that were just committed would seem to be hidden.
+    source_points = (OffsetPoint.START, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END)
+    at_source = _fetch_offsets(link.source, statuses, *source_points)
+    (positions,), (starts, high_watermarks, ends) = at_destination.points, at_source.points
     lease = state.leases.get(mirror.name)
     run = state.active_run(mirror.name)
     ahead_ms = (
@@ -234,9 +229,11 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
     stray_denials = describe_stray_denials(link, state, silent_sides)
     late_writes = format_late_writes(pending_fence, statuses, observation)
-    compacted = _Fact(FactKey.COMPACTED_TOPICS, None) if problems else _make_compacted_fact(link, statuses.values())
-    waits = _make_waits_fact(lease, has_driver=has_driver, silent_source=mirror.source if at_source.is_silent else None)
-    hidden = _make_hidden_fact(observation, ends)
+    compacted = (
+        DescribedFact(FactKey.COMPACTED_TOPICS, None) if problems else _make_compacted_fact(link, statuses.values())
+    )
+    waits = make_waits_fact(lease, has_driver=has_driver, silent_source=mirror.source if at_source.is_silent else None)
+    hidden = make_hidden_fact(observation, statuses.values(), high_watermarks, ends)
     open_fence = None if run is None else state.steps.get((run.id, "fence"))
     narrowed = find_narrowed_acls(state.ledger_entries(mirror.name))
     never_copied = format_never_copied(statuses)
@@ -258,28 +255,30 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         closed_text += f"; but {mirror.destination} {unenforced}: applications may write them"
     differing = find_differences(proof, statuses)
     facts = (
-        _Fact(FactKey.MIRROR, mirror.name),
-        _Fact(FactKey.SOURCE, mirror.source, f"{mirror.source} ({mirror.source_id})"),
-        _Fact(FactKey.DESTINATION, mirror.destination, f"{mirror.destination} ({mirror.destination_id})"),
-        _Fact(FactKey.PROBLEMS, problems, is_normal=not problems),
-        _Fact(FactKey.DESIRED, mirror.desired, is_normal=is_started),
-        _Fact(FactKey.OPEN_RUN, (run.id,) if run else (), "; ".join(run_texts) or "none", is_normal=run is None),
-        _Fact(
+        DescribedFact(FactKey.MIRROR, mirror.name),
+        DescribedFact(FactKey.SOURCE, mirror.source, f"{mirror.source} ({mirror.source_id})"),
+        DescribedFact(FactKey.DESTINATION, mirror.destination, f"{mirror.destination} ({mirror.destination_id})"),
+        DescribedFact(FactKey.PROBLEMS, problems, is_normal=not problems),
+        DescribedFact(FactKey.DESIRED, mirror.desired, is_normal=is_started),
+        DescribedFact(
+            FactKey.OPEN_RUN, (run.id,) if run else (), "; ".join(run_texts) or "none", is_normal=run is None
+        ),
+        DescribedFact(
             FactKey.OPEN_RUN_FENCE,
             (open_fence.state,) if open_fence else (),
             f"{mirror.source}: step fence of {open_fence.run}, {open_fence.state}" if open_fence else "none",
             is_normal=not open_fence,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.OLD_SOURCE_FENCE,
             find_fence_state(pending_fence),
             "; ".join(fence_texts) or "none",
             is_normal=not fence_texts,
         ),
-        _Fact(FactKey.WATCHER, watcher.state, str(watcher), is_normal=not watcher.alarms),
-        _Fact(FactKey.LATE_WRITES, bool(late_writes), late_writes or "none", is_normal=not late_writes),
-        _Fact(FactKey.STRAY_DENIALS, bool(stray_denials), stray_denials or "none", is_normal=not stray_denials),
-        _Fact(
+        DescribedFact(FactKey.WATCHER, watcher.state, str(watcher), is_normal=not watcher.alarms),
+        DescribedFact(FactKey.LATE_WRITES, bool(late_writes), late_writes or "none", is_normal=not late_writes),
+        DescribedFact(FactKey.STRAY_DENIALS, bool(stray_denials), stray_denials or "none", is_normal=not stray_denials),
+        DescribedFact(
             FactKey.DATA_PLANE,
             None if is_driver_unknown else (lease.owner,) if lease and has_driver else (),
             format_driver(lease, has_driver=has_driver, is_unknown=is_driver_unknown),
@@ -288,108 +287,117 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         waits,
         _make_lag_fact(rows, has_problems=bool(problems)),
         hidden,
-        _Fact(
+        DescribedFact(
             FactKey.SOURCE_SEEN,
             loss_estimate.observed_s,
             format_observed(loss_estimate),
             is_normal=not at_source.is_silent,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.TOPICS_LISTED,
             loss_estimate.topics_listed_s,
             format_listed(loss_estimate),
             is_normal=loss_estimate.topics_listed_s is not None,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.UNCOPIED,
             None if loss_estimate.topics_listed_s is None else tuple(map(str, sorted(loss_estimate.uncopied))),
             format_uncopied(loss_estimate),
             is_normal=not loss_estimate.uncopied,
         ),
-        _Fact(FactKey.MISSING_OFFSETS, missing, is_normal=missing in (0, lag)),
-        _Fact(
+        DescribedFact(
+            FactKey.MISSING_OFFSETS,
+            missing,
+            format_offsets(missing),
+            is_normal=missing in (0, lag) or mirror.desired is DesiredState.STOPPED,
+        ),
+        DescribedFact(
             FactKey.NEVER_COPIED,
             tuple(str(p) for p, s in sorted(statuses.items()) if s.never_copied),
             never_copied or "none",
             is_normal=not never_copied,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.HELD_DELETIONS,
             tuple(str(p) for p, s in sorted(statuses.items()) if s.held_deletion),
             format_hold(statuses, link.config.deletion_hold_ms(mirror.name)),
             is_normal=not any(status.held_deletion for status in statuses.values()),
         ),
-        _Fact(FactKey.PROOF, proof is not None, format_figures(proof_figures), is_normal=proof is not None),
-        _Fact(
+        DescribedFact(FactKey.PROOF, proof is not None, _format_proof(proof_figures), is_normal=proof is not None),
+        DescribedFact(
             FactKey.DIFFERENCES,
             tuple(str(difference.partition) for difference in differing),
             format_differences(differing, broker_now_ms) or "none",
             is_normal=not differing,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.UNCOMMITTED_GROUPS,
             list_groups_by_coverage(groups_left, GroupCoverage.REFUSED),
             uncommitted or "none",
             is_normal=not uncommitted,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.WAITING_GROUPS,
             list_groups_by_coverage(groups_left, GroupCoverage.WAITING),
             waiting_offsets or "none",
             is_normal=not waiting_offsets,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.DELETED_GROUP_OFFSETS,
             list_groups_by_coverage(groups_left, GroupCoverage.DELETED),
             deleted_offsets or "none",
             is_normal=not deleted_offsets,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.HEARTBEATS,
             tuple(str(beat.number) for beat in last_heartbeats),
             format_heartbeats(last_heartbeats, now_ms),
             is_normal=bool(last_heartbeats) and not at_source.is_silent,
         ),
         _make_clock_fact(mirror, ahead_ms, behind_s, leader_ahead_ms),
-        _Fact(FactKey.TOPICS, mirror.topics, " ".join(mirror.topics)),
-        _Fact(FactKey.EXCLUDE_TOPICS, mirror.exclude_topics, " ".join(mirror.exclude_topics) or "none"),
-        _Fact(FactKey.GROUPS, mirror.groups, " ".join(mirror.groups) or "none"),
-        _Fact(FactKey.EXCLUDE_GROUPS, mirror.exclude_groups, " ".join(mirror.exclude_groups) or "none"),
-        _Fact(FactKey.PRINCIPALS, mirror.principals, " ".join(mirror.principals)),
-        _Fact(FactKey.EXCLUDE_PRINCIPALS, mirror.exclude_principals, " ".join(mirror.exclude_principals) or "none"),
-        _Fact(FactKey.LEAVING_TOPICS, tuple(leaving), format_leaving_topics(mirror, leaving), is_normal=not leaving),
-        _Fact(
+        DescribedFact(FactKey.TOPICS, mirror.topics, " ".join(mirror.topics)),
+        DescribedFact(FactKey.EXCLUDE_TOPICS, mirror.exclude_topics, " ".join(mirror.exclude_topics) or "none"),
+        DescribedFact(FactKey.GROUPS, mirror.groups, " ".join(mirror.groups) or "none"),
+        DescribedFact(FactKey.EXCLUDE_GROUPS, mirror.exclude_groups, " ".join(mirror.exclude_groups) or "none"),
+        DescribedFact(FactKey.PRINCIPALS, mirror.principals, " ".join(mirror.principals)),
+        DescribedFact(
+            FactKey.EXCLUDE_PRINCIPALS, mirror.exclude_principals, " ".join(mirror.exclude_principals) or "none"
+        ),
+        DescribedFact(
+            FactKey.LEAVING_TOPICS, tuple(leaving), format_leaving_topics(mirror, leaving), is_normal=not leaving
+        ),
+        DescribedFact(
             FactKey.CLOSED_TOPICS,
             closed,
             closed_text,
             is_normal=not unenforced,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.RELEASED_TOPICS,
             list_topics_by_access(departures, TopicAccess.RELEASED),
             format_topics_by_access(departures, TopicAccess.RELEASED),
         ),
-        _Fact(
+        DescribedFact(
             FactKey.GAPS,
             mirror.gaps,
             "; ".join(map(str, filter(None, (GAP_TEXTS[mirror.gaps], gap_warning)))),
             is_normal=not gap_warning,
         ),
         compacted,
-        _Fact(
+        DescribedFact(
             FactKey.NARROWED_RIGHTS,
             tuple(map(str, narrowed)),
             format_narrowed_acls(narrowed),
             is_normal=not narrowed,
         ),
-        _Fact(
+        DescribedFact(
             FactKey.THROTTLE,
             mirror.throttle or 0,
             "none" if mirror.throttle is None else f"{format_bytes(mirror.throttle)}/s",
             is_normal=mirror.throttle is None,
         ),
-        _Fact(FactKey.SOURCE_SECURITY, link.source.control.get("security.protocol", "PLAINTEXT")),
-        _Fact(FactKey.DESTINATION_SECURITY, link.destination.control.get("security.protocol", "PLAINTEXT")),
+        DescribedFact(FactKey.SOURCE_SECURITY, link.source.control.get("security.protocol", "PLAINTEXT")),
+        DescribedFact(FactKey.DESTINATION_SECURITY, link.destination.control.get("security.protocol", "PLAINTEXT")),
     )
     description = MirrorDescription(
         figures=to_figure_documents(proof_figures),
@@ -408,16 +416,16 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
 
 def _make_clock_fact(
     mirror: Mirror, ahead_ms: int | None, behind_s: float | None, leader_ahead_ms: int | None
-) -> _Fact:
+) -> DescribedFact:
     if leader_ahead := clock_skew.find_leader_ahead(mirror.destination, leader_ahead_ms):
-        return _Fact(FactKey.CLOCK, ClockState.DIFFERS, str(leader_ahead), is_normal=False)
+        return DescribedFact(FactKey.CLOCK, ClockState.DIFFERS, str(leader_ahead), is_normal=False)
     if differing := clock_skew.find_clock_difference(mirror.destination, ahead_ms or 0):
         text = f"{differing}: ages shown here go by the brokers' clock"
-        return _Fact(FactKey.CLOCK, ClockState.DIFFERS, text, is_normal=False)
+        return DescribedFact(FactKey.CLOCK, ClockState.DIFFERS, text, is_normal=False)
     if behind_s is None:
-        return _Fact(FactKey.CLOCK, ClockState.NOT_BEHIND, "not seen to be behind")
+        return DescribedFact(FactKey.CLOCK, ClockState.NOT_BEHIND, "not seen to be behind")
     text = str(clock_skew.explain_clock_behind(mirror.name, behind_s))
-    return _Fact(FactKey.CLOCK, ClockState.BEHIND, text, is_normal=False)
+    return DescribedFact(FactKey.CLOCK, ClockState.BEHIND, text, is_normal=False)
 
 
 def _describe_partitions(
@@ -465,12 +473,18 @@ def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     return None if not lags or None in lags else sum(lag or 0 for lag in lags)
 
 
-def _make_lag_fact(rows: Collection[PartitionDescription], *, has_problems: bool) -> _Fact:
+def _make_lag_fact(rows: Collection[PartitionDescription], *, has_problems: bool) -> DescribedFact:
     lag, states = _sum_lag(rows), [row.state for row in rows]
     if rows and PartitionState.MIRRORING not in states:
-        return _Fact(FactKey.LAG, None, "none: nothing is copied")
+        return DescribedFact(FactKey.LAG, None, "none: nothing is copied")
     text = format_lag(lag, left_out=len(rows) - states.count(PartitionState.MIRRORING))
-    return _Fact(FactKey.LAG, lag, text, is_normal=lag == 0 if lag is not None else has_problems)
+    return DescribedFact(FactKey.LAG, lag, text, is_normal=lag == 0 if lag is not None else has_problems)
+
+
+def _format_proof(figures: Figures) -> str:
+    share = format_share(figures, FigureKey.PROVED_OFFSETS, FigureKey.PROVABLE_OFFSETS)
+    ages = {key: figures[key] for key in (FigureKey.NEWEST_PROOF_S, FigureKey.OLDEST_PROOF_S) if key in figures}
+    return f"{share}; {format_figures(ages)}" if ages else share
 
 
 def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | None) -> tuple[str, ...]:
@@ -479,42 +493,12 @@ def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | No
     return (str(stalled) if stalled else f"{run.plan.kind} {run.id}",)
 
 
-def _make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: str | None = None) -> _Fact:
-    if lease is None or not has_driver:
-        return _Fact(FactKey.COPY_WAITS, None)
-    if silent_source is not None:
-        text = f"{silent_source}, which does not answer"
-        return _Fact(FactKey.COPY_WAITS, (silent_source,), text, is_normal=False)
-    if lease.wait_reasons is None:
-        text = "not known yet: no epoch of this data plane has ended, or its version does not tell"
-        return _Fact(FactKey.COPY_WAITS, None, text)
-    reasons = tuple(lease.wait_reasons)
-    return _Fact(FactKey.COPY_WAITS, reasons, "; ".join(reasons) or "nothing", is_normal=not reasons)
-
-
 def _explain_unenforced(link: MirrorLink) -> str:
     try:
         with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
             return explain_unenforced(client)
     except MirrorError as error:
         return f"may not keep them closed ({error})"
-
-
-def _make_hidden_fact(observation: SourceObservation | None, ends: Mapping[Partition, Offset]) -> _Fact:
-    """Beyond the last stable offset: in no lag, and blocks what lies behind."""
-    if observation is None or not ends:
-        return _Fact(FactKey.HIDDEN_OFFSETS, None)
-    hidden = {
-        p: observed.end - ends[p] for p, observed in observation.get_ends() if p in ends and observed.end > ends[p]
-    }
-    if not hidden:
-        return _Fact(FactKey.HIDDEN_OFFSETS, 0, "none")
-    parts = ((t, part) for t in observation.transactions if t.state != TRANSACTION_OVER for part in t.parts)
-    names = sorted({t.id for t, part in parts if part.partition in hidden and part.first == ends[part.partition]})
-    owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
-    total = sum(hidden.values())
-    text = f"{format_count(total, 'offset')} of {join_limited(sorted(hidden))}: {owner_text}"
-    return _Fact(FactKey.HIDDEN_OFFSETS, total, text, is_normal=False)
 
 
 def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:
@@ -526,11 +510,11 @@ def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:
         return ()  # reported as trouble already
 
 
-def _make_compacted_fact(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> _Fact:
+def _make_compacted_fact(link: MirrorLink, statuses: Iterable[PartitionStatus]) -> DescribedFact:
     """ADR 0009."""
     names = sorted({s.partition.topic for s in statuses if s.state is not PartitionState.STOPPED})
     if not names:
-        return _Fact(FactKey.COMPACTED_TOPICS, ())
+        return DescribedFact(FactKey.COMPACTED_TOPICS, ())
     try:
         with (
             ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source,
@@ -541,7 +525,7 @@ def _make_compacted_fact(link: MirrorLink, statuses: Iterable[PartitionStatus]) 
             ]
             destination_configs = describe_configs(destination, compacted)
     except RemoteFault as error:
-        return _Fact(FactKey.COMPACTED_TOPICS, None, f"unknown: {error}", is_normal=False)
+        return DescribedFact(FactKey.COMPACTED_TOPICS, None, f"unknown: {error}", is_normal=False)
     growing = [
         name
         for name in compacted
@@ -553,13 +537,13 @@ def _make_compacted_fact(link: MirrorLink, statuses: Iterable[PartitionStatus]) 
     )
     if not growing:
         text = str(len(compacted)) if compacted else "none"
-        return _Fact(FactKey.COMPACTED_TOPICS, tuple(compacted), text)
+        return DescribedFact(FactKey.COMPACTED_TOPICS, tuple(compacted), text)
     if link.mirror.gaps is GapFilling.HIDDEN:
         text = f"{begin_text}written, until promotion: hidden records have no key"
     else:
         until_text = f"until a `mirrorbook sync {link.mirror.name}` finds the copy caught up"
         text = f"{begin_text}written, {until_text}: {join_limited(growing)}"
-    return _Fact(FactKey.COMPACTED_TOPICS, tuple(compacted), text, is_normal=False)
+    return DescribedFact(FactKey.COMPACTED_TOPICS, tuple(compacted), text, is_normal=False)
 
 
 @dataclass(frozen=True, slots=True)

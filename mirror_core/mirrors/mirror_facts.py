@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
+from mirror_core.dataplane.epoch_planner import COPIED_STATES
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Offset, Partition
+from mirror_core.model.source_observation import TRANSACTION_OVER, SourceObservation
 from mirror_core.model.text import format_count
 
 FactValue = bool | int | float | str | tuple[str, ...] | None
@@ -84,7 +87,7 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
         FactKey.SOURCE_SEEN: "source last looked at",
         FactKey.TOPICS_LISTED: "topics of the source last listed",
         FactKey.UNCOPIED: "not mirrored",
-        FactKey.MISSING_OFFSETS: "offsets known to be missing",
+        FactKey.MISSING_OFFSETS: "known to be missing",
         FactKey.NEVER_COPIED: "deleted before they were copied",
         FactKey.HELD_DELETIONS: "deletions held back",
         FactKey.PROOF: "proved equal",
@@ -120,6 +123,15 @@ class MirrorFact(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedFact:
+    key: FactKey
+    value: FactValue
+    text: str | None = None
+    is_normal: bool = True
+    """As on a quiet day, or said by another fact."""
+
+
 def make_fact(value: FactValue, text: str | None = None) -> MirrorFact:
     return MirrorFact(value=value, text=format_fact_value(value) if text is None else text)
 
@@ -133,8 +145,12 @@ def format_driver(lease: Lease | None, *, has_driver: bool, is_unknown: bool) ->
 
 def format_lag(lag: int | None, *, left_out: int) -> str:
     """`left_out`: partitions that are not copied."""
-    text = format_fact_value(lag)
+    text = format_offsets(lag)
     return f"{text}, without {format_count(left_out, 'partition')} that are not copied" if left_out else text
+
+
+def format_offsets(count: int | None) -> str:
+    return format_fact_value(None) if count is None else format_count(count, "offset")
 
 
 def format_absent(
@@ -152,3 +168,43 @@ def format_fact_value(value: FactValue) -> str:
     if isinstance(value, tuple):
         return "; ".join(value) or "none"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def make_waits_fact(lease: Lease | None, *, has_driver: bool, silent_source: str | None = None) -> DescribedFact:
+    if lease is None or not has_driver:
+        return DescribedFact(FactKey.COPY_WAITS, None)
+    if silent_source is not None:
+        text = f"{silent_source}, which does not answer"
+        return DescribedFact(FactKey.COPY_WAITS, (silent_source,), text, is_normal=False)
+    if lease.wait_reasons is None:
+        text = "not known yet: no epoch of this data plane has ended, or its version does not tell"
+        return DescribedFact(FactKey.COPY_WAITS, None, text)
+    reasons = tuple(lease.wait_reasons)
+    return DescribedFact(FactKey.COPY_WAITS, reasons, "; ".join(reasons) or "nothing", is_normal=not reasons)
+
+
+def make_hidden_fact(
+    observation: SourceObservation | None,
+    statuses: Iterable[PartitionStatus],
+    high_watermarks: Mapping[Partition, Offset],
+    stable_ends: Mapping[Partition, Offset],
+) -> DescribedFact:
+    """Beyond the last stable offset: in no lag, and blocks what lies behind.
+
+    Both ends are read now; the observation, which may be old, only tells the transactions' ids.
+    """
+    copied = [status.partition for status in statuses if status.state in COPIED_STATES]
+    ends = {p: (high_watermarks[p], stable_ends[p]) for p in copied if p in high_watermarks and p in stable_ends}
+    if not ends:
+        return DescribedFact(FactKey.HIDDEN_OFFSETS, None, None if copied else "none: nothing is copied")
+    hidden = {p: high - stable for p, (high, stable) in ends.items() if high > stable}
+    if not hidden:
+        return DescribedFact(FactKey.HIDDEN_OFFSETS, 0, "none")
+    transactions = () if observation is None else observation.transactions
+    parts = ((t, part) for t in transactions if t.state != TRANSACTION_OVER for part in t.parts)
+    blocking = (t.id for t, part in parts if part.partition in hidden and part.first == stable_ends[part.partition])
+    names = sorted(set(blocking))
+    owner_text = f"transactions {join_limited(names)}" if names else "transactions whose ids are not known"
+    total = sum(hidden.values())
+    text = f"{format_count(total, 'offset')} of {join_limited(sorted(hidden))}: {owner_text}"
+    return DescribedFact(FactKey.HIDDEN_OFFSETS, total, text, is_normal=False)

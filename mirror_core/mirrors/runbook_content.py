@@ -14,6 +14,7 @@ from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_newest_run
 from mirror_core.decide.write_access import has_moved_applications
 from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
     DesiredState,
 )
@@ -39,7 +40,7 @@ def collect_runbook(link: MirrorLink, state: State, now_ms: int) -> RunbookConte
             mode: (
                 f"{run_forecast.seconds:.1f} ({run_forecast.basis})"
                 if run_forecast
-                else "unknown: no earlier run, and no drill"
+                else str(Finding("standstill_not_measured", mode=mode))
             )
             for mode, run_forecast in forecasts.items()
         },

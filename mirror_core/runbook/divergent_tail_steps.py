@@ -326,9 +326,13 @@ class TailSteps(StepContext):
         ends_now = PartitionOffsets.from_mapping({**saved, **{p: end for p, (_, end) in grown.items()}})
         self.journal.save_checkpoint("salvage", SalvageResult(ends=ends_now, parts=number))
         salvage_evidence = self._format_salvage(grown, saved_tails)
+        # What is saved again is no more than the salvage has counted.
+        ranges_key, records_key = (
+            ("saved_again", "records_saved_again") if missing else ("grown_since", "records_grown_since")
+        )
         return {
-            "grown_since": salvage_evidence["salvaged"],
-            "saved_again": salvage_evidence["records"],
+            ranges_key: salvage_evidence["salvaged"],
+            records_key: salvage_evidence["records"],
             "folder": _salvage_folder_name(number),
         }
 

@@ -20,6 +20,7 @@ from mirror_core.decide.process_liveness import (
     ConductorState,
     ConductorStatus,
     decide_conductor_status,
+    decide_member_status,
     find_conductor_heartbeat,
     format_heartbeat_step,
 )
@@ -203,11 +204,22 @@ def find_conductor_status(
     state: State, run: Run, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> ConductorStatus:
     """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster."""
-    heartbeat = _find_dated_heartbeat(state, run.id, clock_ahead_ms)
     now = now_ms() if at_ms is None else at_ms
-    return decide_conductor_status(
-        run, heartbeat, (now - heartbeat.at_ms) / 1000 if heartbeat else 0.0, _has_process_ended
-    )
+    status = _find_own_status(state, run, clock_ahead_ms, now)
+    if not status.is_let_go:
+        return status
+    others = {
+        other.plan.mirror: _find_own_status(state, other, clock_ahead_ms, now) if other.ended_ms is None else None
+        for other in state.runs.values()
+        if other.set_run == run.set_run and other.plan.mirror != run.plan.mirror
+    }
+    return decide_member_status(run, status, others)
+
+
+def _find_own_status(state: State, run: Run, clock_ahead_ms: int | None, at_ms: int) -> ConductorStatus:
+    heartbeat = _find_dated_heartbeat(state, run.id, clock_ahead_ms)
+    age_s = (at_ms - heartbeat.at_ms) / 1000 if heartbeat else 0.0
+    return decide_conductor_status(run, heartbeat, age_s, _has_process_ended)
 
 
 def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> RunHeartbeat | None:

@@ -50,7 +50,7 @@ def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_de
     assert [row["value"] for row in saved_rows(folder / "salvage")] == [r.value for r in tail]
     assert [row["value"] for row in saved_rows(folder / "salvage-2")] == [r.value for r in late]
     aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
-    assert aligned.evidence["saved_again"] == 2
+    assert aligned.evidence["records_grown_since"] == 2
     go_home(failback, run.id)
     assert content(read_all(pair.east, topic)) == content(primary)
 

@@ -144,6 +144,9 @@ def test_a_run_that_goes_on_where_its_salvage_is_not_saves_it_again_before_it_de
     shutil.rmtree(folder / "salvage")  # as on another machine
     failback.run_step(run.id, "align")
     assert saved_in(folder / "salvage") == before
+    aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
+    assert aligned.evidence["records_saved_again"] == len(before)
+    assert "grown_since" not in aligned.evidence, "nothing was written since"
     assert width_of(pair.east, topic) == 2
     assert failback.drive(run.id).state is RunState.RUNNING, "until applications are home"
 

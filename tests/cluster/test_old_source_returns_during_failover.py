@@ -165,7 +165,7 @@ def test_a_planned_run_in_the_middle_that_nobody_conducts_calls_people(
     for patience in ("CONDUCTOR_TIMEOUT_S", "_BETWEEN_TASKS_S"):
         monkeypatch.setattr(f"mirror_core.decide.run_status.{patience}", 0.0)  # let go of just now
     [alarm] = check_fence(mirrored.link).alarms
-    assert f"failover {run.id} has stood still at fence" in alarm
+    assert f"failover {run.id} has stood still after fence" in alarm
     assert describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.OPEN_RUN].text == alarm
     assert mirrored.failover.drive(run.id).state is RunState.DONE
     assert check_fence(mirrored.link).alarms == ()

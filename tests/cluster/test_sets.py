@@ -17,6 +17,7 @@ import yaml
 from confluent_kafka import Producer
 
 from mirror_core.dataplane.task_runner import LocalCopy, RecordTrimmed
+from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_step_names
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import mirror_commands
@@ -35,6 +36,7 @@ from mirror_core.runbook.set_conductor import SetFailed
 from mirror_core.runbook.set_failover import SetFailover, find_set
 from mirror_core.state import run_heartbeat
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC
 from mirror_core.state.writer import StateWriter, make_control_id
 from tests.cluster.desk import Desk, Said
@@ -165,6 +167,7 @@ def test_all_mirrors_from_a_cluster_move_as_one_and_a_killed_move_goes_on(
     attempt = begin(several)
     several.prove(attempt)
     [run] = [run for run in runs_of(first) if run.set_run == attempt]
+    assert observe_conductor(first.link.destination, first.state, run).state is ConductorState.RELEASED
     first.failover.drive(run.id)  # and its process is killed: one has moved, the other one has not
 
     said = desk.run("failover", "run-set", name, "--runner", "local", "--yes")

@@ -205,6 +205,8 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
     for index in (0, 1):
         writer.produce(topic, b"half", partition=index)
     assert writer.flush(TIMEOUT_S) == 0
+    hidden = described(mirrored)[FactKey.HIDDEN_OFFSETS]
+    assert hidden.value == 2, "no data plane has run since they were written"
     link = mirrored.link
     lookout = SourceMonitor(link, None)
     lookout.set_recorded(mirrored.statuses)
@@ -217,8 +219,7 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
         with StateWriter(link.destination, make_data_id(mirrored.name)) as state:
             assert lookout.newest_observation is not None
             state.put(lookout.newest_observation)
-        hidden = f"2 offsets of {topic}-0, {topic}-1: transactions tx-{topic}"
-        assert described(mirrored)[FactKey.HIDDEN_OFFSETS].text == hidden
+        assert f"tx-{topic}" in described(mirrored)[FactKey.HIDDEN_OFFSETS].text
         writer.commit_transaction(TIMEOUT_S)
         over = wait_until(
             lambda: [t for t in lookout.observe(source, destination).transactions if t.state == TRANSACTION_OVER],

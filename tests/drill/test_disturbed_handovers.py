@@ -404,7 +404,7 @@ def test_what_somebody_writes_during_a_handover_is_saved_before_it_is_discarded(
     assert end == written[-1].offset + 1, "nothing was truncated"
     handover.failback.drive(handover.run)
     aligned = next(s for s in handover.failback.read_status(handover.run)[1] if s.step == "align")
-    assert aligned.evidence["saved_again"] == 3
+    assert aligned.evidence["records_grown_since"] == 3
     handover.check_end()
 
 

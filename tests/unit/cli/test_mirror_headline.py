@@ -14,7 +14,7 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess, drop_past_location
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import RunKind, StepState
 from tests.support.mirror_views import MIRROR
 
 ORDERS = replace(MIRROR, name=MirrorName("orders"))
@@ -22,6 +22,7 @@ HELD = OpenRun(
     id="orders-failover-20261128T155807-081e",
     kind=RunKind.FAILOVER,
     step="drain",
+    step_state=StepState.STARTED,
     conductor=ConductorState.RELEASED,
     fence=OpenRunFence.SEEN,
     is_aborting=False,
@@ -44,10 +45,23 @@ def lines_of(access: WriteAccess) -> list[str]:
 def test_behind_the_fence_of_a_run_that_waits() -> None:
     assert lines_of(NOWHERE) == [
         "NOBODY CAN WRITE orders: east is fenced, and west is not promoted. Run",
-        "orders-failover-20261128T155807-081e is at step drain. Nobody conducts it.",
+        "orders-failover-20261128T155807-081e is in step drain. Nobody conducts it.",
         "Do: mirrorbook failover resume orders",
         "or: mirrorbook failover abort orders",
     ]
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "place"),
+    [
+        ("", None, "is before its first step"),
+        ("drain", StepState.DONE, "has done step drain"),
+        ("drain", StepState.FAILED, "failed in step drain"),
+    ],
+)
+def test_a_step_that_was_done_is_not_said_to_go_on(step: str, state: StepState | None, place: str) -> None:
+    run = replace(HELD, step=step, step_state=state)
+    assert f"081e {place}. " in " ".join(lines_of(replace(NOWHERE, run=run)))
 
 
 def test_on_a_quiet_day_two_lines() -> None:

@@ -14,7 +14,7 @@ from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.epoch_planner import CopyPlan
 from mirror_core.dataplane.epoch_results import MAX_LISTED_WAITS, MAX_WAIT_CHARS, EpochResults, format_wait_reasons
 from mirror_core.decide.failover_readiness import FreshnessKind
-from mirror_core.mirrors.describe import _make_waits_fact
+from mirror_core.mirrors.mirror_facts import make_waits_fact
 from mirror_core.model.mirror import FailureKind, GroupSyncTime, Lease
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport
@@ -164,8 +164,8 @@ def test_as_much_is_told_as_a_person_reads() -> None:
 def test_who_has_not_ended_an_epoch_yet_does_not_say_that_copying_waits_for_nothing() -> None:
     """Spark starts, the first epoch waits, or an older version copies, which does not tell."""
     lease = make_next_lease(State(), MirrorName("m"), "me", None)
-    assert _make_waits_fact(lease, has_driver=True).value != ()
-    silent = _make_waits_fact(lease, has_driver=True, silent_source="east")
+    assert make_waits_fact(lease, has_driver=True).value != ()
+    silent = make_waits_fact(lease, has_driver=True, silent_source="east")
     assert (silent.value, silent.is_normal) == (("east",), False)
 
 

@@ -164,8 +164,12 @@ def test_where_a_run_stands_says_whether_applications_can_write_until_the_next_w
     started, done, failed = StepState.STARTED, StepState.DONE, StepState.FAILED
     forth, back = RunKind.FAILOVER, RunKind.FAILBACK
     assert standing(forth) == RunProgress("", WriteLocation.SOURCE, 1)
-    assert standing(forth, ("prove", done)) == RunProgress("prove", WriteLocation.SOURCE, 15), "it waits for a person"
-    assert standing(forth, ("prove", done), ("fence", started)) == RunProgress("fence", WriteLocation.NOWHERE, 20)
+    assert standing(forth, ("prove", done)) == RunProgress("prove", WriteLocation.SOURCE, 15, done), (
+        "it waits for a person"
+    )
+    assert standing(forth, ("prove", done), ("fence", started)) == RunProgress(
+        "fence", WriteLocation.NOWHERE, 20, started
+    )
     assert standing(forth, ("drain", failed)).writes is WriteLocation.NOWHERE
     assert standing(forth, ("record_lmo", done)).writes is WriteLocation.NOWHERE
     assert standing(forth, ("promote", done)).writes is WriteLocation.DESTINATION

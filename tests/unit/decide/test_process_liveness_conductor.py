@@ -11,9 +11,11 @@ from mirror_core.decide.process_liveness import (
     ConductorState,
     ConductorStatus,
     decide_conductor_status,
+    decide_member_status,
     find_conductor_heartbeat,
     format_heartbeat_step,
 )
+from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 from mirror_core.state.journal import make_checkpoint
@@ -21,6 +23,7 @@ from tests.support.memory_state import journal_of
 from tests.support.sentences import format_sentence
 
 NOW = 1_000_000_000
+B = MirrorName("b")
 RUN = journal_of("m-failover-20260101T000000-abcd").run
 BEAT = RunHeartbeat(
     token="t", by="me", host="desk", boot_id="b", pid=7, start_ticks=1, at_ms=NOW - 3_000, released=False
@@ -68,6 +71,32 @@ def test_a_part_of_a_set_that_waits_for_the_others_is_not_called_nobodys() -> No
     assert "unknown whether anybody conducts it: it is a part of shop-1" in str(found)
     assert "`mirrorbook failover run-set` goes on with all of them" in str(found)
     assert not found.explain_refusal(can_take_over=True)
+
+
+def status_of(age_s: float, *, released: bool, ended: bool = False) -> ConductorStatus:
+    run = replace(RUN, conducted_by="me", set_run="shop-1")
+    return decide_conductor_status(run, replace(BEAT, released=released), age_s, lambda _: ended)
+
+
+@pytest.mark.parametrize(
+    ("others", "state", "age_s"),
+    [
+        ({B: status_of(2.0, released=False)}, ConductorState.ALIVE, 2.0),
+        ({B: status_of(20.0, released=True)}, ConductorState.RELEASED, 20.0),
+        ({B: status_of(60.0, released=True)}, ConductorState.RELEASED, 30.0),
+        ({B: None}, ConductorState.RELEASED, 30.0),
+        ({B: status_of(2.0, released=False, ended=True)}, ConductorState.SILENT, 2.0),
+        ({}, ConductorState.UNKNOWN, 30.0),
+        ({B: replace(status_of(2.0, released=False), state=ConductorState.UNKNOWN)}, ConductorState.UNKNOWN, 30.0),
+    ],
+    ids=["at another", "let go of all", "of this one last", "other ended", "died", "kept elsewhere", "not known"],
+)
+def test_a_part_of_a_set_is_conducted_if_another_part_is(
+    others: dict[MirrorName, ConductorStatus | None], state: ConductorState, age_s: float
+) -> None:
+    run = replace(RUN, conducted_by="me", set_run="shop-1", set_mirrors=(RUN.plan.mirror, B))
+    found = decide_member_status(run, status_of(30.0, released=True), others)
+    assert (found.state, found.age_s) == (state, age_s)
 
 
 def test_silence_counts_from_a_limit_on() -> None:

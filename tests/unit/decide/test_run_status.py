@@ -188,6 +188,17 @@ def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source(
     text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
     assert "Certificates of what west holds: NOT AS IT WAS COPIED: a-0: altered." in text
     assert "To prove more: `mirrorbook parity m`." in text
+    reasons = ("a task that was killed had copied it",)
+    partly: StepEvidence = {
+        **seen,
+        FigureKey.NOT_AS_COPIED: (),
+        FigureKey.CERTIFIED_OFFSETS: 4,
+        FigureKey.NOT_PROVED_BECAUSE: reasons,
+    }
+    text = said(run, [replace(step, evidence=partly) if step.step == "report" else step for step in steps])
+    assert "4 of 9 offsets" in text
+    assert f"`mirrorbook runs show {run.id}`" in text
+    assert reasons[0] not in text
 
 
 def test_the_failover_that_leads_home_names_what_is_left_of_the_failback() -> None:

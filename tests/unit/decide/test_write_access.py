@@ -65,8 +65,9 @@ def test_an_open_run_names_one_cluster_or_none(kind: RunKind, mode: RunMode, ste
     access, names = decide(open_run(kind, mode, step)), list_step_names(kind, mode)
     row = next(row for row in RUN_STEPS[kind, mode] if row.name == step)
     assert access.run is not None
-    assert (access.run.step, access.run.can_abort) == (
+    assert (access.run.step, access.run.step_state, access.run.can_abort) == (
         step,
+        StepState.STARTED,
         names.index(step) < names.index(find_no_return_step(kind, mode)),
     )
     assert access.action is OperatorAction.RESUME_RUN

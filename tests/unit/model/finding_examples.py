@@ -140,6 +140,8 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "needed_ms": "2147483647",
     "part": "configs",
     "step": "drain",
+    "step_state": "DONE",
+    "mode": "planned",
     "authorizer": "foreign",
     "fence_state": "pending",
     "hook": "fence_command",
