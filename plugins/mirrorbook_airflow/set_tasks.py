@@ -219,18 +219,30 @@ class BeginSet(SetOperator):
             return failover.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
 
 
-class CompareSet(SetOperator):
-    timeout = COPY_TIMEOUT
+class BegunSetOperator(SetOperator):
+    """A task behind the one that has begun the runs of a set."""
 
     def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
+    def pull_attempt(self, context: Context, begin_task: str = "") -> Any:
+        """None where nothing was begun."""
+        return context["ti"].xcom_pull(task_ids=begin_task or self.begin_task)
+
+    def find_attempt(self, context: Context, steps: Sequence[str] = ()) -> tuple[Any, str]:
+        """Its conductor, and its id. Refused where the runs are no longer of this DAG run."""
+        conductor, attempt = self.make_conductor(context, steps), self.pull_attempt(context)
+        conductor.refuse_superseded(attempt, format_conductor(context))
+        return conductor, attempt
+
+
+class CompareSet(BegunSetOperator):
+    timeout = COPY_TIMEOUT
+
     def execute(self, context: Context) -> dict[str, str]:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.push_lost_ownership(context):
-            failover = self.make_conductor(context, list_undisturbed_steps(RunKind.FAILOVER))
-            failover.refuse_superseded(attempt, format_conductor(context))
+            failover, attempt = self.find_attempt(context, list_undisturbed_steps(RunKind.FAILOVER))
             failover.refuse_taken_over(attempt)
             statuses = failover.prove(attempt)
         return {
@@ -239,21 +251,18 @@ class CompareSet(SetOperator):
         }
 
 
-class CutOverSet(SetOperator):
+class CutOverSet(BegunSetOperator):
     """Blocks writes. A retry goes on where it stopped."""
 
     timeout = CUT_OVER_TIMEOUT
 
-    def __init__(self, *, begin: BaseOperator, go_ahead: GoAhead | None, **kwargs: Any) -> None:
+    def __init__(self, *, go_ahead: GoAhead | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
 
     def execute(self, context: Context) -> dict[str, str]:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.push_lost_ownership(context):
-            failover = self.make_conductor(context)
-            failover.refuse_superseded(attempt, format_conductor(context))
+            failover, attempt = self.find_attempt(context)
             approvals = read_go_ahead(context, self.go_ahead, partial(self.read_states, context), attempt)
             failover.refuse_expired(attempt, approvals)
             failover.refuse_taken_over(attempt)
@@ -262,20 +271,17 @@ class CutOverSet(SetOperator):
         return {"run": attempt, "report": str(failover.page_path(attempt))}
 
 
-class AnnounceSwitchedSet(SetOperator):
+class AnnounceSwitchedSet(BegunSetOperator):
     """Also when other mirrors have failed."""
 
-    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(outlets=[FENCED_ALIAS, ACTIVE_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
     def execute(self, context: Context) -> list[str]:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
-        if attempt is None:
+        if self.pull_attempt(context) is None:
             raise AirflowSkipException("nothing was begun")
         with airflow_errors():
-            failover = self.make_conductor(context)
-            failover.refuse_superseded(attempt, format_conductor(context))
+            failover, attempt = self.find_attempt(context)
             moved = failover.find_runs_after_step(attempt, SWITCH_STEP)
             mirrors = {name: find_mirror(name) for name in moved}
         for name, run in moved.items():
@@ -283,7 +289,7 @@ class AnnounceSwitchedSet(SetOperator):
         return [str(name) for name in moved]
 
 
-class CheckSetEnded(SetOperator):
+class CheckSetEnded(BegunSetOperator):
     """The leaf: green where all have moved, whatever tasks were marked as. As a single mirror's.
 
     A person may give members of a failback up before anything of theirs is changed: the others come home.
@@ -291,15 +297,9 @@ class CheckSetEnded(SetOperator):
 
     timeout = READ_TIMEOUT
 
-    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
-
     def execute(self, context: Context) -> None:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with airflow_errors():
-            conductor = self.make_conductor(context)
-            conductor.refuse_superseded(attempt, format_conductor(context))
+            conductor, attempt = self.find_attempt(context)
             last_step = list_step_names(self.kind, self.mode)[-1]
             moved = conductor.find_runs_after_step(attempt, last_step)
             left = [name for name in conductor.mirror_set.mirrors if name not in moved]
@@ -310,21 +310,18 @@ class CheckSetEnded(SetOperator):
                 )
 
 
-class CopySetBack(SetOperator):
+class CopySetBack(BegunSetOperator):
     """All of a failback that applications do not notice. Returns the reverse mirrors of those that are to go home."""
 
     timeout = COPY_TIMEOUT
 
-    def __init__(self, *, begin: BaseOperator, replicate_dag: str = REPLICATE_DAG, **kwargs: Any) -> None:
+    def __init__(self, *, replicate_dag: str = REPLICATE_DAG, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.replicate_dag = replicate_dag
 
     def execute(self, context: Context) -> list[str]:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
         with self.push_lost_ownership(context):
-            failback: Any = self.make_conductor(context, list_step_names(RunKind.FAILBACK))
-            failback.refuse_superseded(attempt, format_conductor(context))
+            failback, attempt = self.find_attempt(context, list_step_names(RunKind.FAILBACK))
             failback.refuse_expired(attempt, ())
             failback.refuse_taken_over(attempt)
             members: Mapping[MirrorName, MemberRun] = failback.bring_close(attempt)
@@ -336,21 +333,18 @@ class CopySetBack(SetOperator):
         return [str(format_reverse_name(name)) for name in due]
 
 
-class ProtectSet(SetOperator):
+class ProtectSet(BegunSetOperator):
     """The last steps of mirrors whose applications are home, also when others are not. Returns all that are home."""
 
-    def __init__(self, *, begin: BaseOperator, home_begin: BaseOperator, **kwargs: Any) -> None:
+    def __init__(self, *, home_begin: BaseOperator, **kwargs: Any) -> None:
         super().__init__(outlets=[HOME_ALIAS], trigger_rule=TriggerRule.ALL_DONE, **kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.home_begin_task = home_begin.task_id
 
     def execute(self, context: Context) -> list[str]:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
-        if attempt is None or context["ti"].xcom_pull(task_ids=self.home_begin_task) is None:
+        if self.pull_attempt(context) is None or self.pull_attempt(context, self.home_begin_task) is None:
             raise AirflowSkipException("the failover home was not begun")
         with self.push_lost_ownership(context):
-            failback = self.make_conductor(context, list_step_names(RunKind.FAILBACK)[-1:])
-            failback.refuse_superseded(attempt, format_conductor(context))
+            failback, attempt = self.find_attempt(context, list_step_names(RunKind.FAILBACK)[-1:])
             failback.refuse_taken_over(attempt)
             members = failback.finish(attempt)
             home = {name: member.run.id for name, member in members.items() if member.phase is RunPhase.DONE}
@@ -360,16 +354,15 @@ class ProtectSet(SetOperator):
         return [str(name) for name in home]
 
 
-class AbortSet(SetOperator):
+class AbortSet(BegunSetOperator):
     """After a failure before the first promotion: let all mirrors go on. Otherwise change nothing."""
 
-    def __init__(self, *, begin: BaseOperator, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
+    def __init__(self, *, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
         self.step_tasks = tuple(task.task_id for task in steps)
 
     def execute(self, context: Context) -> str:
-        attempt = context["ti"].xcom_pull(task_ids=self.begin_task)
+        attempt = self.pull_attempt(context)
         if attempt is None:
             return "nothing to abort: nothing was begun"
         if any(context["ti"].xcom_pull(task_ids=task, key=LOST_OWNERSHIP_KEY) for task in self.step_tasks):

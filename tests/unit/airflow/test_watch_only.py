@@ -124,7 +124,7 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     run_status.LogMirrorStatus: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
     run_status.LogSetStatus: {**OF_SET, "begin": BEFORE},
 }
-BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator}
+BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, set_tasks.BegunSetOperator}
 ASKING = {
     "ApprovePlan",
     "ApproveSecond",
