@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mirror_core.decide.steps import StepNeed, list_steps_needing
 from mirror_core.model.errors import BadRequest
@@ -33,21 +33,16 @@ def make_services(config: Path, steps: Collection[str], master: str) -> Services
     needs_spark = any(set(steps).intersection(list_steps_needing(kind, StepNeed.SPARK)) for kind in RunKind)
     if needs_spark and master != NO_SPARK:  # the others don't wait for Spark to start
         from mirror_core.spark.services import make_spark_services
-        from mirror_core.spark.session import check_conf
 
-        settings = read_spark_conf()
-        check_conf(settings)
-        executor_config = get_executor_config(config)
-        prepared = make_spark_services(
-            config, evidence_dir=evidence, master=master, conf=settings, opened_by_tasks=executor_config
+        prepared = make_spark_services(config, evidence_dir=evidence, master=master, **_make_spark_options(config))
+    else:
+        from mirror_core.runbook.run_services import local_services
+
+        prepared = replace(
+            local_services(config, evidence_dir=evidence),
+            open_copy_folder=partial(_open_copy_folder, master),
+            open_receipts=partial(_open_receipts, master),
         )
-        return replace(prepared, salvage=wrap_salvage(prepared.salvage))
-    from mirror_core.runbook.run_services import local_services
-
-    prepared = local_services(config, evidence_dir=evidence)
-    prepared = replace(
-        prepared, open_copy_folder=partial(_open_copy_folder, master), open_receipts=partial(_open_receipts, master)
-    )
     return replace(prepared, salvage=wrap_salvage(prepared.salvage))
 
 
@@ -60,13 +55,19 @@ def make_parity_check(
 
         return LocalParity(config, demands=expectations, throttle=throttle)
     from mirror_core.spark.parity_job import SparkParity
+
+    return SparkParity(config, master, demands=expectations, throttle=throttle, **_make_spark_options(config))
+
+
+def _make_spark_options(config: Path) -> dict[str, Any]:
+    return {"conf": _read_checked_conf(), "opened_by_tasks": get_executor_config(config)}
+
+
+def _read_checked_conf() -> dict[str, str]:
     from mirror_core.spark.session import check_conf
 
     check_conf(settings := read_spark_conf())
-    executor_config = get_executor_config(config)
-    return SparkParity(
-        config, master, demands=expectations, conf=settings, throttle=throttle, opened_by_tasks=executor_config
-    )
+    return settings
 
 
 def open_receipts_folder(master: str, location: str) -> Folder:
@@ -117,11 +118,8 @@ def _open_copy_folder(master: str, location: str) -> Folder:
         return ObjectFolder(location)
     try:
         from mirror_core.spark.hadoop_store import open_private_folder
-        from mirror_core.spark.session import check_conf
     except ImportError:
         raise BadRequest(
             f"{location}: only Spark reaches this file system: install your Mirrorbook wheel with [spark]"
         ) from None
-    settings = read_spark_conf()
-    check_conf(settings)
-    return open_private_folder(master, settings, location)
+    return open_private_folder(master, _read_checked_conf(), location)
