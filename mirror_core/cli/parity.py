@@ -26,7 +26,7 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide.parity_result import LEVEL_DIGEST, LEVEL_ENDS, LEVEL_RECORDS
 from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
-from mirror_core.evidence.expectations import load_expectations
+from mirror_core.evidence.expectations import load_table_expectations
 from mirror_core.evidence.parity_report import ParityResultDocument, to_parity_document
 from mirror_core.mirrors.incremental_verification import compare_and_record, record_differences
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
@@ -107,9 +107,8 @@ def parity_command(
     if show_values and (level < LEVEL_RECORDS or against == "certificates"):
         raise BadRequest("--show-values is for a comparison with the source record by record: --level 3")
     loaded = load_configuration(config)
-    user_expectations = load_expectations(loaded, PARITY)
+    demands = load_table_expectations(loaded, PARITY, name)
     link, state = find_mirror_link(loaded, name)
-    demands = TableExpectations(suite=PARITY, user_expectations=user_expectations.for_mirror(link.mirror.name))
     folder = prepare_report_folder(output, name, "-values" if show_values else "")  # Airflow's page serves no such one
     if against == "certificates":
         from mirror_core.parity.certificate_check import check_certificates, read_certificate_scope, to_certified_ranges

@@ -29,12 +29,11 @@ from mirror_core.cli.parity import (
 )
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.task_assignment import parse_bytes_per_s
-from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
-from mirror_core.evidence.expectations import load_expectations
+from mirror_core.evidence.expectation_suites import PARITY
+from mirror_core.evidence.expectations import load_table_expectations
 from mirror_core.evidence.file_store import is_url, open_local_folder
 from mirror_core.mirrors.incremental_verification import judge_plan, plan_comparison
 from mirror_core.model.json_documents import JsonDocument, prints_json
-from mirror_core.model.names import MirrorName
 from mirror_core.parity.certificate_check import CertificateRunner
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.parity.parity_plan import PLAN_NAME, ParityPlan, encode_plan, read_plan
@@ -185,9 +184,8 @@ def judge_command(
     check_runner(runner)
     tasks = make_proof_tasks(runner, master, conf)
     plan, loaded = _read_plan(plan_file, tasks), load_configuration(config)
-    expectations = load_expectations(loaded, PARITY)
+    demands = load_table_expectations(loaded, PARITY, plan.mirror)
     link, _ = find_mirror_link(loaded, plan.mirror)
-    demands = TableExpectations(suite=PARITY, user_expectations=expectations.for_mirror(MirrorName(plan.mirror)))
     folder = prepare_report_folder(output, plan.mirror)
     if runner == "spark" and is_table_name(table):
         from mirror_core.spark.parity_pipeline import read_rows  # late: `--runner local` needs no Spark

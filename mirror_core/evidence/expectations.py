@@ -26,6 +26,7 @@ from mirror_core.evidence.expectation_suites import TIER, Expectation, Suite, Ta
 from mirror_core.evidence.html_templates import load_template
 from mirror_core.kafka.config import Config
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.names import MirrorName
 from mirror_core.model.parity_verdict import ParityVerdict
 
 MAX_LISTED_PLACES: Final = 20
@@ -301,6 +302,12 @@ def load_expectations(config: Config, *suites: Suite) -> UserExpectations:
                 _check_arguments(suite, own_expectation)
                 _check_evaluation(suite, own_expectation)
     return user_expectations
+
+
+def load_table_expectations(config: Config, suite: Suite, mirror: str) -> TableExpectations:
+    """With the user's of this mirror. Raises BadRequest as `load_expectations` does."""
+    user_expectations = load_expectations(config, suite).for_mirror(MirrorName(mirror))
+    return TableExpectations(suite=suite, user_expectations=user_expectations)
 
 
 def _check_evaluation(suite: Suite, own_expectation: UserExpectation) -> None:

@@ -217,8 +217,8 @@ class CheckParity(MirrorOperator):
     alias = PROVED_ALIAS
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
-        from mirror_core.evidence.expectations import load_expectations
+        from mirror_core.evidence.expectation_suites import PARITY
+        from mirror_core.evidence.expectations import load_table_expectations
         from mirror_core.mirrors.incremental_verification import compare_and_record
         from mirror_core.page.reports import ReportKind
         from mirror_core.parity.comparable_ranges import read_parity_scope
@@ -226,9 +226,7 @@ class CheckParity(MirrorOperator):
 
         with airflow_errors():
             config = load_clusters(provide_mirror_config(self.mirror))
-            expectations = TableExpectations(
-                suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
-            )
+            expectations = load_table_expectations(config, PARITY, self.mirror)
             link, state = find_mirror_link(config, self.mirror)
             begun_ms, scope = now_ms(), read_parity_scope(link, state)
             folder = _name_report_folder(ReportKind.PARITY, context)
@@ -298,8 +296,8 @@ class JudgeParity(MirrorOperator):
         self.table = table
 
     def execute(self, context: Context) -> str:
-        from mirror_core.evidence.expectation_suites import PARITY, TableExpectations
-        from mirror_core.evidence.expectations import load_expectations
+        from mirror_core.evidence.expectation_suites import PARITY
+        from mirror_core.evidence.expectations import load_table_expectations
         from mirror_core.mirrors.incremental_verification import judge_plan
         from mirror_core.page.reports import ReportKind
         from mirror_core.parity.parity_plan import read_plan
@@ -308,9 +306,7 @@ class JudgeParity(MirrorOperator):
 
         with airflow_errors():
             config = load_clusters(provide_mirror_config(self.mirror))
-            expectations = TableExpectations(
-                suite=PARITY, user_expectations=load_expectations(config, PARITY).for_mirror(MirrorName(self.mirror))
-            )
+            expectations = load_table_expectations(config, PARITY, self.mirror)
             link, _ = find_mirror_link(config, self.mirror)
             parent, _, name = self.plan.rpartition("/")
             plan = read_plan(open_receipts_folder(NO_SPARK, parent), name)
