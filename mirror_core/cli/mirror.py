@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +39,6 @@ from mirror_core.cli.parity import EXIT_CODES
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
-from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.group_coverage import GroupCoverageRow
 from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.decide.write_access import OperatorAction, WriteAccess, drop_past_location
@@ -49,17 +47,14 @@ from mirror_core.evidence.expectations import load_expectations
 from mirror_core.evidence.runbook_page import render_runbook
 from mirror_core.mirrors import mirror_commands, mirror_creation, partition_recovery
 from mirror_core.mirrors.describe import (
-    GAP_TEXTS,
     MirrorDescription,
     PartitionDescription,
     describe_with_groups,
     list_partitions_not_normal,
 )
 from mirror_core.mirrors.mirror_commands import DeletionChoice
-from mirror_core.mirrors.mirror_creation import format_gap_limit
 from mirror_core.mirrors.mirror_facts import FACT_LABELS
 from mirror_core.mirrors.old_source_fence import find_returned_source
-from mirror_core.mirrors.preflight import WITHOUT_HEARTBEATS, lacks_heartbeats
 from mirror_core.mirrors.recovery_plan import (
     format_blocked,
     format_done,
@@ -77,7 +72,7 @@ from mirror_core.model.timing import now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
 from mirror_core.runbook.run_outcome import explain_unseen_home, read_write_access
-from mirror_core.state.mirror_link import find_mirror_link, make_mirror_link
+from mirror_core.state.mirror_link import find_mirror_link
 
 
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
@@ -340,20 +335,9 @@ def create(
     checked = mirror_creation.create_mirror(loaded, name, **settings, dry_run=True, warn=warnings.append)  # type: ignore[arg-type]
     output.print_line(f"mirror {name}: {source} ({checked.source_id}) -> {destination} ({checked.destination_id})")
     output.print_line(f"topics {' '.join(checked.topics)}, excluded {' '.join(checked.exclude_topics) or 'none'}")
-    output.print_line(f"gaps are {GAP_TEXTS[checked.gaps]}")
-    if limit := format_gap_limit(loaded.cluster(destination), checked.gaps):
-        output.print_line(limit)
-    if lacks_heartbeats(loaded.cluster(source)):
-        output.print_line(f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source}` names the rights")
-    for line in warnings:
-        output.print_line(f"warning: {line}")
-    rules = (
-        warn_foreign_source(checked.source, loaded.cluster(source).ruling),
-        warn_foreign_destination(checked.destination, loaded.cluster(destination).ruling),
-    )
-    preview = mirror_creation.preview_copy(make_mirror_link(loaded, checked))
-    for rule_or_line in chain(*rules, preview.lines):
-        output.print_line(str(rule_or_line))
+    preview = mirror_creation.preview_creation(loaded, checked, warnings)
+    for line in preview.lines:
+        output.print_line(line)
     is_empty = preview.topics == 0
     if is_empty:
         output.print_line(f"warning: no topic of {source} matches {' '.join(checked.topics)} now")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from mirror_core.decide.copy_estimate import (
     warn_refused_settings,
     warn_unclean_elections,
 )
+from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.filters import build_group_filter, build_principal_filter
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.decide.topic_settings import is_compacted
@@ -34,7 +35,13 @@ from mirror_core.kafka.topics import (
     wait_for_leaders,
 )
 from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_creation, list_refused_answers
-from mirror_core.mirrors.preflight import check_shut_out, format_unknown_shut_out
+from mirror_core.mirrors.describe import GAP_TEXTS
+from mirror_core.mirrors.preflight import (
+    WITHOUT_HEARTBEATS,
+    check_shut_out,
+    format_unknown_shut_out,
+    lacks_heartbeats,
+)
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, RemoteFault
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FILTER_NAMES, DesiredState, GapFilling, Mirror
@@ -100,6 +107,24 @@ class CopyPreview:
     lines: tuple[str, ...]
     topics: int | None
     """Topics that match the mirror's patterns now. None: unknown."""
+
+
+def preview_creation(config: Config, mirror: Mirror, warnings: Iterable[str]) -> CopyPreview:
+    """With what to know before such a mirror is started. `warnings`: of `create_mirror`."""
+    source, destination = config.cluster(mirror.source), config.cluster(mirror.destination)
+    gap_limit = format_gap_limit(destination, mirror.gaps)
+    lacking = f"{WITHOUT_HEARTBEATS}; `mirrorbook cluster check {source.name}` names the rights"
+    copied = preview_copy(make_mirror_link(config, mirror))
+    lines = (
+        f"gaps are {GAP_TEXTS[mirror.gaps]}",
+        *([gap_limit] if gap_limit else []),
+        *([lacking] if lacks_heartbeats(source) else []),
+        *(f"warning: {warning}" for warning in warnings),
+        *map(str, warn_foreign_source(source.name, source.ruling)),
+        *map(str, warn_foreign_destination(destination.name, destination.ruling)),
+        *copied.lines,
+    )
+    return replace(copied, lines=lines)
 
 
 def preview_copy(link: MirrorLink) -> CopyPreview:

@@ -100,10 +100,9 @@ class CreateMirror(MirrorOperator):
     timeout = CHANGE_TIMEOUT
 
     def execute(self, context: Context) -> None:
-        from mirror_core.mirrors.describe import GAP_TEXTS
-        from mirror_core.mirrors.mirror_creation import create_mirror, format_gap_limit, preview_copy
+        from mirror_core.mirrors.mirror_creation import create_mirror, preview_creation
         from mirror_core.model.mirror import GapFilling
-        from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
+        from mirror_core.state.mirror_link import find_mirror_link, load_clusters
 
         params = context["params"]
         gaps = (
@@ -121,13 +120,8 @@ class CreateMirror(MirrorOperator):
                 created = create_mirror(config, self.mirror, **wanted, gaps=gaps, warn=warnings.append)
                 add_clusters(clusters)  # each task looks at them from now on: not before they were checked
                 add_form_mirror(created.name, created.destination)
-                self.log.info("gaps are %s", GAP_TEXTS[created.gaps])
-                if limit := format_gap_limit(config.cluster(created.destination), created.gaps):
-                    self.log.info(limit)
-                for line in preview_copy(make_mirror_link(config, created)).lines:
-                    self.log.info(line)
-                for line in warnings:
-                    self.log.warning(line)
+                for line in preview_creation(config, created, warnings).lines:
+                    self.log.info("%s", line)
                 return
             wanted["gaps"] = gaps or existing.gaps
             differing = [name for name, value in wanted.items() if getattr(existing, name) != value]

@@ -136,10 +136,7 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
 
     monkeypatch.setattr(mirror_link, "find_mirror_link", unknown)
     monkeypatch.setattr("mirror_core.mirrors.mirror_creation.create_mirror", create)
-    monkeypatch.setattr("mirror_core.mirrors.describe.GAP_TEXTS", {None: "as rights allow"})
-    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.format_gap_limit", lambda cluster, gaps: None)
-    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.preview_copy", lambda link: CopyPreview((), 1))
-    monkeypatch.setattr(mirror_link, "make_mirror_link", lambda config, mirror: None)
+    monkeypatch.setattr("mirror_core.mirrors.mirror_creation.preview_creation", lambda *_: CopyPreview((), 1))
     connections.failures["est"] = AirflowNotFoundException("no")
     for source, refused in (("est", "connection est: there is no such connection"), ("south", "clusters differ")):
         with pytest.raises(AirflowFailException, match=refused):
