@@ -24,7 +24,7 @@ from mirror_core.dataplane.epoch_results import EpochLength, EpochResults, Repli
 from mirror_core.dataplane.progress import ProgressTracker
 from mirror_core.dataplane.source_monitor import SourceWatch
 from mirror_core.dataplane.task_runner import Runner
-from mirror_core.decide.command_rules import explain_held_by, explain_not_copied
+from mirror_core.decide.command_rules import explain_held_by, explain_not_copied, explain_preparing
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.evidence import receipt_files
 from mirror_core.evidence.file_store import is_url, open_local_folder
@@ -486,6 +486,8 @@ def check_may_run(state: State, link: MirrorLink) -> None:
             f"mirror {name}: replicate",
             [f"{explain_held_by(run, observe_conductor(link.destination, state, run))}; it copies the rest itself"],
         )
+    if mirror.is_preparing:
+        raise HeldByRun(f"mirror {name}: replicate", [explain_preparing(mirror)])
     if mirror.desired is not DesiredState.STARTED:
         reason = explain_not_copied(mirror, has_failed_over=has_failed_over(pending_fence))
         raise Refused(f"mirror {name}", [reason], reason_code="mirror_not_started")

@@ -138,6 +138,17 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
         yield Finding("data_plane_runs", mirror.name, owner=context.copier)
 
 
+def explain_preparing(mirror: Mirror) -> Finding:
+    return Finding(
+        "reverse_mirror_unfinished",
+        mirror.name,
+        run=mirror.failback_run,
+        source=mirror.source,
+        destination=mirror.destination,
+        failback_of=get_base_name(mirror.name),
+    )
+
+
 def explain_not_copied(mirror: Mirror, *, has_failed_over: bool) -> Finding:
     """For a mirror that is not STARTED: why, and what to do."""
     if mirror.desired is DesiredState.PAUSED:

@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import UNSET
 
 from mirror_core.decide.clock_skew import find_destination_clock_behind
+from mirror_core.decide.command_rules import explain_preparing
 from mirror_core.decide.failover_scope import (
     EMPTY_SCOPE,
     LEFT_BEHIND_FACT,
@@ -235,13 +236,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if snapshot.active_run or has_moved(snapshot):
         return  # refused above; applications may write on the destination, so that it is rightly ahead
     if mirror.is_preparing and snapshot.mode is RunMode.PLANNED:
-        yield Finding(
-            "reverse_mirror_unfinished",
-            mirror.name,
-            run=mirror.failback_run,
-            source=mirror.source,
-            failback_of=get_base_name(mirror.name),
-        )
+        yield explain_preparing(mirror)
     if snapshot.mode is RunMode.PLANNED:
         yield from explain_leaving_refusal(mirror, snapshot.statuses)
     if not snapshot.statuses:

@@ -110,7 +110,7 @@ class Mirror:
     failback_run: str = ""
     """The failback run that made this reverse mirror."""
     is_preparing: bool = False
-    """The failback has yet to read all that it needs."""
+    """The failback has yet to set its topics' settings, and to read all that it needs: nothing may be copied."""
     state_topic_id: str = ""
     """Where it was recorded. A topic with another id was restored, and may lack records. Empty: unknown."""
 

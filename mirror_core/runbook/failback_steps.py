@@ -17,14 +17,16 @@ from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.copy_estimate import format_catch_up
 from mirror_core.decide.failback_plan import find_written_since
 from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.topic_settings import MIRROR_CONFIGS
 from mirror_core.decide.verification import turn_verification
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.kafka.topics import describe_configs, find_late_brokers
 from mirror_core.mirrors.mirror_creation import choose_reverse_gap_method, ensure_state_topic, generate_producer_id
-from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Unreachable
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused, SettingRefused, Unreachable
 from mirror_core.model.mirror import (
     ZOMBIE_WRITER_MARGIN_MS,
     DesiredState,
@@ -55,6 +57,9 @@ from mirror_core.sync.mirror_sync import SyncReport, sync_mirror
 from mirror_core.sync.principals import list_own_principals
 from mirror_core.sync.promotion_acls import forget_revoked_rights, record_withdrawn_rights, sync_lifted_records
 from mirror_core.sync.quota_sync import restage_quotas
+
+_TIME_KEY: Final = "message.timestamp.type"
+_SOURCE_TIME: Final = MIRROR_CONFIGS[_TIME_KEY]
 
 
 def find_reverse_failover(reverse_state: State, failback_run_id: str) -> Run | None:
@@ -97,6 +102,24 @@ def require_reverse_failover(link: MirrorLink, reverse_state: State, failback_ru
             reason_code="not_failed_over",
         )
     return run
+
+
+def require_source_times(client: ClusterClient, topics: Collection[str]) -> None:
+    """Raises unless every broker of a mirror's destination stores records with their own times."""
+    configs = describe_configs(client, topics)
+    retimed_topics = [name for name, found in configs.items() if found.effective[_TIME_KEY] != _SOURCE_TIME]
+    if retimed_topics:
+        raise SettingRefused(
+            f"cluster {client.name}: {_TIME_KEY} is not {_SOURCE_TIME}, so a copy would get the broker's times, on "
+            f"{join_limited(sorted(retimed_topics))}: let {client.config.user() or 'this principal'} set it"
+            " (ALTER_CONFIGS), then resume the failback"
+        )
+    changed_topics = [name for name, found in configs.items() if _TIME_KEY in found.overrides]
+    if late_brokers := find_late_brokers(client, {name: {_TIME_KEY: _SOURCE_TIME} for name in changed_topics}):
+        raise Unreachable(
+            f"cluster {client.name}: brokers {join_limited(sorted(late_brokers))} do not show"
+            f" {_TIME_KEY}={_SOURCE_TIME} yet, and would give copied records their own times; resume the failback"
+        )
 
 
 CAUGHT_UP_OFFSETS: Final = 1_000
@@ -167,7 +190,7 @@ class FailbackSteps(TailSteps):
         return {"access": len(rows), "such_as": join_limited(f"{r.action} {r.subject}" for r in rows)}
 
     def create_reverse(self) -> StepEvidence:
-        """Record M-back with all existing partitions. Their logs are aligned, so copying may begin."""
+        """Record M-back with all existing partitions. Nothing copies to them before the last record."""
         reverse, run = self._make_reverse_mirror(), self.journal.run_id
         given_up: StepEvidence = {
             "mirror": reverse.name,
@@ -204,6 +227,8 @@ class FailbackSteps(TailSteps):
                 groups = reset_group_offsets(reverse, old, self._topic_names(), writer)
             sync_lifted_records(link, writer, self.writer.state)
             report = sync_mirror(link, writer, only=PARTS_SYNCED_FIRST)
+            with ClusterClient(self.link.source) as old:
+                require_source_times(old, self._topic_names())
             # After the sync, which staged current grants: detects later revocations.
             with ClusterClient(self.link.destination) as new:
                 record_withdrawn_rights(link, self.writer.state, writer, new)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_topic, describe_configs
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import HeldByRun, Refused, SettingRefused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
@@ -28,14 +29,17 @@ from mirror_core.model.timing import now_ms
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import CLUSTER_NAME
+from mirror_core.runbook.failback_steps import load_reverse_link, require_source_times
 from mirror_core.state import writer
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from tests.drill.dying import DeathAt
 from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home
 from tests.support.failover_runs import app_topic, begin, denied
 from tests.support.kafka_clients import Pair, grant, produce, read_all, read_all_aiokafka
+from tests.support.killed_conductors import ENDS_S, conducted
 from tests.support.log_shapes import Row, new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.topic_equality import assert_parity, assert_same
@@ -160,6 +164,33 @@ def test_a_compacted_topic_goes_there_and_back(pair: Pair, tmp_path: Path) -> No
     mirrored.copy()
     assert_parity(mirrored)
     assert len(read_all(pair.west, topic)) == 150
+
+
+def test_nothing_is_copied_home_before_its_topics_have_a_mirror_topics_settings(pair: Pair, tmp_path: Path) -> None:
+    """A data plane takes the reverse mirror up at once, and the conductor is killed in the step that makes it."""
+    topic = app_topic(pair, message_timestamp_type="LogAppendTime")
+    produce(pair.east, topic, 5)
+    mirrored = failed_over(pair, tmp_path, topic)
+    produce(pair.west, topic, 5)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    before_settings = DeathAt("mirror_core.runbook.failback_steps", "sync_mirror", before=True)
+    conductor = conducted(mirrored, "settings before records")
+    with conductor.command("failback", "resume", death=before_settings) as process:
+        assert process.wait(ENDS_S) == -signal.SIGKILL, conductor.log.read_text(encoding="utf-8")
+    reverse = load_reverse_link(mirrored.link)
+    with pytest.raises(HeldByRun, match=f"failback {run.id} has not made all of mirror {reverse.mirror.name}"):
+        replicate(reverse)
+    east = mirrored.config.cluster("east")
+    with ClusterClient(east) as client, pytest.raises(SettingRefused, match=f"on {topic}: let .* set it"):
+        require_source_times(client, [topic])
+
+    failback.drive(run.id)
+    assert not replicate(reverse).failed
+    assert read_all(pair.east, topic) == read_all(pair.west, topic), "times, too"
+    go_home(failback, run.id)
+    with ClusterClient(east) as client:
+        assert describe_configs(client, [topic])[topic].overrides == {"message.timestamp.type": "LogAppendTime"}
 
 
 def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def test_others_are_refused_with_what_to_do(found: State, words: str) -> None:
         check_may_run(found, LINK)
 
 
+def test_nothing_is_copied_home_before_the_reverse_mirror_is_whole() -> None:
+    found = state()
+    found.mirrors[MIRROR.name] = replace(MIRROR, failback_run="f1", is_preparing=True)
+    with pytest.raises(HeldByRun, match="failback f1 has not made all of mirror m"):
+        check_may_run(found, LINK)
+
+
 def test_a_failback_copies_by_itself() -> None:
     with pytest.raises(HeldByRun):
         check_may_run(state(kind=RunKind.FAILBACK), LINK)

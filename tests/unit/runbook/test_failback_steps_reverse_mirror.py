@@ -68,6 +68,7 @@ def steps_of(world: World) -> Iterator[FailbackSteps]:
             ("ensure_state_topic", lambda client: None),
             ("find_existing_topics", lambda client, names: topics),
             ("reset_group_offsets", lambda *_: 0),
+            ("require_source_times", lambda *_: None),
             ("choose_reverse_gap_method", lambda mirror, link: mirror.gaps),
             ("sync_mirror", synced),
         ):
