@@ -174,6 +174,7 @@ class Planner:
                 planned[partition] = _plan_status(
                     partition, retries.get(partition, recorded.get(partition)), description, placement
                 )
+        planned |= _fail_lost_partitions(recorded, planned, placement)
         self._skip_disputed(recorded, planned)
         self._refuse_written_newcomers(recorded, planned, all_ends=all_ends)
         self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
@@ -462,6 +463,23 @@ def _plan_status(
         if refusal
         else status
     )
+
+
+def _fail_lost_partitions(
+    recorded: Mapping[Partition, PartitionStatus],
+    planned: Mapping[Partition, PartitionStatus],
+    placement: TopicPlacement,
+) -> dict[Partition, PartitionStatus]:
+    """Copied partitions of listed topics that the source has no more, for the reason that the others are refused."""
+    listed_topics = {partition.topic for partition in planned}
+    return {
+        p: _fail_status(status, placement.refused[p.topic], FailureKind.DIVERGED)
+        for p, status in recorded.items()
+        if p not in planned
+        and p.topic in listed_topics
+        and status.state in COPIED_STATES
+        and placement.failure_kinds.get(p.topic) is FailureKind.DIVERGED
+    }
 
 
 def _find_changed(

@@ -49,8 +49,10 @@ from mirror_core.sync.circle_search import refuse_topics_in_circles
 from mirror_core.sync.topic_compaction import COMPACTION_HELD, choose_compaction, find_lagging_topics
 from mirror_core.sync.topic_errors import (
     TopicConflicts,
+    check_narrowed_topics,
     check_recreated,
     check_width,
+    count_copied_partitions,
     describe_visible_configs,
     list_copied_source_ids,
     raise_if_all_denied,
@@ -120,8 +122,9 @@ def create_missing_topics(
     are a part: a right missing for all raises.
     """
     stopped, recorded = list_stopped_topics(link, state), _list_recorded(state, link)
-    source_ids = list_copied_source_ids(link, state)
+    source_ids, copied_counts = list_copied_source_ids(link, state), count_copied_partitions(link, state)
     topics = {name: view for name, view in topics.items() if name not in stopped}
+    topics, narrowed = check_narrowed_topics(link, source, topics, copied_counts)
     total = len(topics) if total is None else total
     in_circles = refuse_topics_in_circles(link, topics.keys() - _list_copied_names(state, link))
     topics = {name: view for name, view in topics.items() if name not in in_circles}
@@ -176,7 +179,7 @@ def create_missing_topics(
         is_recorded = (name, destination_topic.id) in recorded
         # Its width may differ for the same reason: that remedy comes first.
         conflict = (
-            check_recreated(link, source_ids.get(name, ()), view)
+            check_recreated(link, source_ids.get(name, ()), view) or narrowed.get(name)
             if is_recorded
             else conflicts.find_conflict(destination_topic)
         )

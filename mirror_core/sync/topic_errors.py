@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
@@ -77,6 +78,37 @@ def check_width(destination: ClusterClient, topic: TopicMetadata, width: int) ->
         ),
         FailureKind.OCCUPIED,
     )
+
+
+def count_copied_partitions(link: MirrorLink, state: State) -> Counter[str]:
+    """By topic."""
+    statuses = state.partitions.get(link.mirror.name, {}).values()
+    return Counter(status.partition.topic for status in statuses if status.destination_topic_id)
+
+
+def check_narrowed_topics(
+    link: MirrorLink, source: ClusterClient, topics: Mapping[str, TopicMetadata], copied_counts: Mapping[str, int]
+) -> tuple[dict[str, TopicMetadata], dict[str, tuple[str, FailureKind]]]:
+    """(topics as another broker tells them, reasons to refuse those that have fewer partitions than were copied)
+
+    Topics never lose partitions: the source was restored from an older copy, or a broker tells old metadata.
+    """
+    suspects = [name for name, view in topics.items() if len(view.partitions) < copied_counts.get(name, 0)]
+    if not suspects:
+        return {**topics}, {}
+    source.mark_metadata_stale()
+    confirmed = {name: view for name, view in source.metadata(suspects).topics.items() if view.id == topics[name].id}
+    refused = {
+        name: (
+            f"cluster {link.source.name}: topic {name} has {len(view.partitions)} partitions, and had"
+            f" {copied_counts[name]} when they were copied: it was restored from an older copy, and what it has lost is"
+            f" only on cluster {link.destination.name}",
+            FailureKind.DIVERGED,
+        )
+        for name, view in confirmed.items()
+        if len(view.partitions) < copied_counts[name]
+    }
+    return {**topics, **confirmed}, refused
 
 
 def list_copied_source_ids(link: MirrorLink, state: State) -> dict[str, set[str]]:

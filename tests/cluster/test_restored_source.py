@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
@@ -15,14 +16,16 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink, Tag
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
+from mirror_core.model.run import RunMode
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from mirrorbook_tools.sandbox.jars import ensure_jars
 from tests.drill.one_task import one_task
-from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, new_topic, produce, read_all
 from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.log_shapes import Row as Record
 from tests.support.log_shapes import new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.sentences import format_sentence
 from tests.support.separate_cluster import in_place_of
 from tests.support.waiting import wait_until
 
@@ -150,3 +153,38 @@ def test_a_source_restored_from_a_backup_that_has_grown_past_the_position_is_not
     assert (status.kind, status.failed_at) == (FailureKind.DIVERGED, 300), status.reason
     assert len(read_all(restorable.west, grown)) == 400, "nothing of the other history was added"
     assert read_all(restorable.west, same) == read_all(east, same)
+
+
+def test_partitions_that_a_restored_source_does_not_have_any_more_are_only_on_the_destination(
+    restorable: Pair, tmp_path: Path
+) -> None:
+    """Nobody is told to delete their copy, and a planned failover waits for none of them."""
+    east, topic = restorable.east, new_topic(restorable.east, 2, retention_ms="-1")
+    produce(east, topic, 50)
+    restart(east, lambda: shutil.copytree(east.log_dir(), tmp_path / "backup"))
+    admin = admin_client(east)
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+    mirrored, lost = new_mirror(restorable, tmp_path, topic), Partition(topic, 2)
+    wait_until(lambda: len(list_partitions(east, topic)) == 3, timeout_s=TIMEOUT_S, why="it is wider")
+    produce(east, topic, 70, partition=2)
+    mirrored.copy()
+
+    def restore() -> None:
+        shutil.rmtree(east.log_dir())
+        shutil.copytree(tmp_path / "backup", east.log_dir())
+
+    restart(east, restore)
+    assert set(replicate(mirrored.link).failed) == {Partition(topic, index) for index in range(3)}
+    status = mirrored.statuses[lost]
+    assert (status.kind, status.reason) == (
+        FailureKind.DIVERGED,
+        format_sentence("topic_has_lost_partitions", topic, 2, 3),
+    )
+    decision = mirrored.failover.decide(RunMode.PLANNED)
+    assert lost not in decision.scope.drained
+    assert len([record for record in read_all(restorable.west, topic) if record.partition == 2]) == 70
+
+
+def list_partitions(cluster: SandboxCluster, topic: str) -> list[int]:
+    found = admin_client(cluster).list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return [index for index, partition in found.items() if partition.leader >= 0]
