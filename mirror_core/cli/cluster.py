@@ -1,4 +1,4 @@
-"""`mirrorbook cluster`, and `mirrorbook guard`, which brokers ask before they start: parse, call, print."""
+"""`mirrorbook cluster`, and `mirrorbook guard`, which brokers run before they start."""
 
 from __future__ import annotations
 

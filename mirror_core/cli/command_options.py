@@ -1,6 +1,4 @@
-"""Options, configuration, confirmation and output that commands share; names that a shell completes, from
-mirrorbook.yaml and the clusters. A shell shows nothing but completions, so errors give none.
-"""
+"""What commands share. Shell completion prints no errors: a shell shows nothing but completions."""
 
 from __future__ import annotations
 

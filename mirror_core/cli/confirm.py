@@ -1,4 +1,4 @@
-"""Shows what a command would do, why it may not, and asks for confirmation."""
+"""Shows what a command would do, and asks for confirmation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serves Prometheus metrics, and pages, in threads that only read. Copying never waits for them."""
+"""Serves metrics and pages in threads that copying never waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mirrorbook json-schema`: JSON Schemas of what commands print with --json, made from types and docstrings.
+"""`mirrorbook json-schema`: JSON Schemas of --json output, made from types and docstrings.
 
 A key is required unless its type allows UNSET. Unknown keys are valid.
 """

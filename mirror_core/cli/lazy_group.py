@@ -1,7 +1,6 @@
-"""Imports a command's module when it is called: clients, Arrow and wire types take most of a second.
+"""Imports a command's module when it is called: imports take most of a second.
 
-Installed packages add commands by an entry point, a mapping like `COMMANDS`. A command of ours neither waits for them
-nor fails with them.
+Other packages add commands by an entry point, a mapping like `COMMANDS`, which never delays or breaks ours.
 """
 
 from __future__ import annotations

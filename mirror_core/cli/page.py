@@ -1,4 +1,4 @@
-"""`mirrorbook page`: parse, and serve the pages to whoever reaches the address."""
+"""`mirrorbook page`: serves the pages to whoever reaches the address."""
 
 from __future__ import annotations
 

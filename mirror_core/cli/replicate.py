@@ -1,7 +1,4 @@
-"""`mirrorbook replicate`, and `mirrorbook supervise`, which keeps it running: parse, call, print.
-
-Progress is a live line on a terminal, else a line every few seconds.
-"""
+"""`mirrorbook replicate`, and `mirrorbook supervise`, which keeps it running."""
 
 from __future__ import annotations
 

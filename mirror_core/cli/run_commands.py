@@ -1,4 +1,4 @@
-"""What `failover` and `failback` share: options; begin, approve, resume and abort a run, and the runs of a set."""
+"""Options and actions that `failover` and `failback` share."""
 
 from __future__ import annotations
 

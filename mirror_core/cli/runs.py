@@ -1,7 +1,4 @@
-"""`mirrorbook runs`, and how plans and runs are shown: parse, call, print.
-
-JSON of plans and runs, stable as in docs/reference/json.md.
-"""
+"""`mirrorbook runs`, and how plans and runs are shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A task's background threads: log comparisons, metadata requests, connections. Finished work wakes the loop.
-
-A distant broker takes a second to connect to; a hung one never answers.
-"""
+"""Runs what would hold up the task's loop in threads; finished work wakes the loop."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Batches to send, as bytes: of a Fetch response (verified, dense, committed records only), of hidden records that use
-up gaps, and of seeds.
+"""Builds the batches to send: fetched records, hidden ones and seeds.
 
-Hidden records (`wire.hidden_records`) carry sequences like data, so the task need not be the only writer, wait, or
-check log ends. Seeds are placeholder records that fill an empty log up to the source's log start, and are deleted at
-once; one seed batch is sent many times. They carry sequences, too: seeding may be interrupted, repeated or done twice.
+Seeds fill an empty log up to the source's log start, and are deleted at once. They and hidden records carry sequences
+like data, so filling with them needs no owner, and may be interrupted or repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fetches from the source: which partitions go into which request, and what a response enqueues."""
+"""Fetches from the source, and enqueues what arrives."""
 
 from __future__ import annotations
 

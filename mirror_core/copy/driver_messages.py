@@ -1,8 +1,7 @@
-"""Sends a task's progress to the driver, and trimmed ranges until the driver confirms that they are recorded.
+"""Sends progress and trimmed ranges to the driver; hands gap claims to the next epoch's task.
 
-Hands the right to fill gaps from one epoch's task to the next one's, which must otherwise wait (`copy.gap_ownership`).
-The old task releases its claims once all its requests were answered. A claim is granted once: of two attempts of a task
-only one gets it. Lost datagrams cost that wait and nothing else; replayed ones are ignored.
+A claim is granted once: of two attempts of a task only one gets it. Lost datagrams cost a wait (`copy.gap_ownership`)
+and nothing else.
 """
 
 from __future__ import annotations

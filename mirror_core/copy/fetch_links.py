@@ -1,9 +1,7 @@
-"""Fetch links to one source broker: one where it is near, several where it is far. No partition is in two requests in
-flight.
+"""Links to one source broker: several where it is far, and one for idle partitions.
 
-A Fetch and its response name each partition. Beside one that delivers a hundred times a second, a thousand idle ones
-would cost more than it, on both sides. So idle ones have a link of their own, where the request waits at the broker for
-data.
+A Fetch and its response name each partition: beside one that delivers a hundred times a second, a thousand idle ones
+would cost more than it. No partition is in two requests in flight.
 """
 
 from __future__ import annotations

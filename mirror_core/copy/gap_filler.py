@@ -1,12 +1,7 @@
-"""Runs gap rounds, one per broker at a time, inside the task's loop. A round is a generator without I/O that yields
-requests and receives responses. Only connecting uses a thread.
+"""Fills gaps in rounds: generators without I/O that yield requests and receive responses.
 
-Others may write between any two requests. A round sends markers once, and ends when their outcome is known; the next
-round fills what is left.
-
-The owner of the newest marker goes on filling. Any other writer (the next epoch's task, a second process, this task
-after an unanswered request) waits (`gap_ownership`), and begins with a higher number, so that the broker refuses
-markers of the old owner still on the way (`decide.gaps_and_resume`).
+Others may write between two requests. So a round sends markers once, and ends when their outcome is known. A new owner
+begins with a higher number: brokers refuse markers of the old one still on the way (`decide.gaps_and_resume`).
 """
 
 from __future__ import annotations

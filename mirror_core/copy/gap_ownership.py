@@ -1,10 +1,8 @@
-"""The right to fill a partition's gaps, and the state of its gap during a gap round.
+"""The right to fill a partition's gaps.
 
-The writer of the newest marker owns it while all its markers are acknowledged. Any other task waits until the log end
-has not moved for a while although a gap is due, and then fences the last owner.
-
-A round takes several turns of the task's loop. It works on copies, so the loop cannot change what it relies on, and
-applies the result at the end (`PartitionReplicator.finish_gap_round`).
+The newest marker's writer has it while all its markers are acknowledged. Any other task waits until the log end stands
+still although a gap is due, then fences the owner. A round works on copies, since the loop goes on meanwhile;
+`PartitionReplicator.finish_gap_round` applies them.
 """
 
 from __future__ import annotations

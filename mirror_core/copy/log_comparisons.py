@@ -1,4 +1,4 @@
-"""Compares both logs in background threads. A long comparison does not hold up the others."""
+"""Compares logs in background threads: a long comparison holds up no other."""
 
 from __future__ import annotations
 

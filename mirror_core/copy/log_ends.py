@@ -1,9 +1,7 @@
-"""Requests leaders and log ends from both clusters, for partitions that look for their resume offset.
+"""Requests leaders and log ends of both clusters in a background thread.
 
-Runs in a background thread on its own connections: a hung broker does not delay copying. Shares no state with the task.
-
-Checks many logs' last batches in few requests: when a data plane starts nobody knows whether everything sent before was
-acknowledged, and one check per partition would take as long as copying.
+Checks many logs' last batches in few requests: after a start all are in doubt, and one check per partition would take
+as long as copying.
 """
 
 from __future__ import annotations

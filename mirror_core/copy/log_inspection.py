@@ -1,10 +1,8 @@
 """Finds the first offset where the source no longer holds what was copied from it.
 
-An unclean leader election, or a restored backup, makes a source lose its newest records and write others, perhaps
-beyond our position. Leader epochs show that this may have happened (KIP-101, KIP-320). Only records show whether
-anything differs: a producer that retries may write the same records again.
-
-Also reads backwards from a log's end: does it hold what it must, and where does that stop?
+An unclean election or a restored backup makes a source lose its newest records and write others. Leader epochs show
+that this may have happened (KIP-101, KIP-320). Only records show a difference: a producer that retries may write the
+same ones again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The next offset to enqueue, and the next one to be acknowledged; counts for the partition's receipt."""
+"""The next offsets to enqueue and to be acknowledged; counts for the receipt."""
 
 from __future__ import annotations
 

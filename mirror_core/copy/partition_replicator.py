@@ -1,14 +1,4 @@
-"""One partition's replicator. Events happen to it; each part writes only itself. No I/O; the clock is given.
-
-    progress   next offset to enqueue, and to be acknowledged    partition_progress.py
-    queue      batches and gaps to send                          send_queue.py
-    gap_claim  the right to fill gaps                            gap_ownership.py
-    source     what the source reported                          source_log.py
-    counts     counts for the receipt                            partition_progress.py
-    trims      ranges trimmed before they were copied            source_log.py
-
-Transitions are in `partition_states.py`.
-"""
+"""One partition's replicator. Each part writes only itself. No I/O; the clock is given."""
 
 from __future__ import annotations
 

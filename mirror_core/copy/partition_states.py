@@ -1,4 +1,4 @@
-"""A partition's states in a copying task. Anything else is a bug; the docs print the table."""
+"""A partition's states in a copying task, as a table that the docs print."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Decides whether a partition resumes, waits or fails, from both logs. No I/O: a `LogInspector` reads.
+"""Decides whether a partition resumes, waits or fails, from both logs.
 
-`decide.gaps_and_resume` decides from the leader's producer state; where that is not enough the logs are compared, in a
-thread. A decision only reads the replicator, which is LOST and does not change meanwhile; the loop applies it.
+No I/O. A decision only reads the replicator, which is LOST and does not change meanwhile.
 """
 
 from __future__ import annotations

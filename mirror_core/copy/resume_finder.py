@@ -1,7 +1,4 @@
-"""Finds where each lost partition resumes: requests both logs' ends, then `copy.resume_decision` decides.
-
-Resolves leaders from metadata, and handles partitions that no longer exist.
-"""
+"""Finds where each lost partition resumes; handles partitions that no longer exist."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""What the source reported of a partition: its readable end, whether it stays silent before that, and ranges that it
-trimmed before they were copied.
+"""What the source reported of a partition, with ranges that it trimmed before they were copied.
 
-Such ranges are recorded before copying passes them: the gap that replaces one does not show that records were lost, and
-only the driver writes the state topic. So a task waits until the driver confirms. Without datagrams it goes on after a
-while, because it may be overtaken again; its final report names the range. If another leader still has the range, it is
-copied and not reported. Without a driver (a run's drain) the task leaves the partition alone: the run records the
-report, and starts another task.
+A gap does not show that records were lost, so such ranges are recorded before copying passes them: a task waits until
+the driver confirms. Without datagrams it goes on after a while, because it may be overtaken again; its final report
+names the range. If another leader still has the range, it is copied. Without a driver (a run's drain) the partition
+waits: the run records the report, and starts another task.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The copying task of one epoch, independent of Spark, and its report: receipts of what was acknowledged, failures,
-and why partitions wait.
-"""
+"""The copying task of one epoch, independent of Spark, and its report."""
 
 from __future__ import annotations
 

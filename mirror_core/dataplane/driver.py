@@ -1,5 +1,4 @@
-"""The data plane's driver: holds the lease, plans epochs, runs tasks, processes reports. Renews the lease during slow
-calls.
+"""The data plane's driver.
 
 Epochs overlap: the next tasks connect and wait before the boundary, and start when the old ones stop by their own
 clock. Where clocks are wrong, the sequences refuse.

@@ -1,7 +1,7 @@
-"""Plans the next epoch: which partitions, their lag, what is new, what has failed; and its assignments.
+"""Plans the next epoch.
 
-Retries FAILED partitions whose cause may pass by itself, such as a missing right. Both logs are checked again, as after
-`mirror recover`. Where they differ, or another topic took the place, operators decide.
+Retries FAILED partitions whose cause may pass by itself, after both logs are checked again. Where they differ, or
+another topic took the place, operators decide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes a heartbeat to the source every second, in a thread that copying never waits for.
 
-It must stop once a run has begun to fence: where nobody can be denied (no authorizer, super user) the logs would never
-stand still. So before each heartbeat it reads the state topic, where a conductor records each step before taking it,
-and stops until the driver has seen that run ended. A driver without its lease, or asleep, allows nothing.
+Where nobody can be denied (no authorizer, super user) heartbeats would keep a fenced log moving. So before each one it
+reads the state topic, where a conductor records each step before taking it. A driver without its lease, or asleep,
+allows nothing.
 """
 
 from __future__ import annotations

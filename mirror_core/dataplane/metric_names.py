@@ -1,4 +1,4 @@
-"""Names, labels and meanings of the data plane's metrics; the documentation is compared with them.
+"""Names, labels and meanings of metrics.
 
 Labels end at the topic: a dozen series for each of 50,000 partitions would burden Prometheus.
 """

@@ -1,7 +1,7 @@
-"""What was observed of the source so far, and what the destination has of it. No client, no clock.
+"""What was observed of the source, and what the destination has of it. No client, no clock.
 
-Recovery points: the newest observation whose ends were copied, per partition. Positions only grow after it, so a later
-reader gets a lower estimate.
+The recovery point is the newest observation whose ends were copied. Positions only grow after it, so a later reader
+gets a lower estimate.
 """
 
 from __future__ import annotations

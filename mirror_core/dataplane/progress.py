@@ -1,5 +1,6 @@
-"""Positions, lags and rates from tasks' datagrams, and the end of what tasks have reported: only below it is every
-record of a mirror partition known to be the mirror's own.
+"""Positions, lags and rates from tasks' datagrams, and the end of what tasks have reported.
+
+Only below that end every record is known to be the mirror's own.
 """
 
 from __future__ import annotations

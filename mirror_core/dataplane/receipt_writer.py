@@ -1,8 +1,4 @@
-"""Writes receipts in background threads: a full disk or a hung store costs evidence, not copying.
-
-The thread packs an epoch's receipts; the driver writes a head naming the file to the state topic; only then the thread
-stores it.
-"""
+"""Writes receipts in background threads: a full disk or a hung store costs evidence, not copying."""
 
 from __future__ import annotations
 

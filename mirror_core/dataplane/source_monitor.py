@@ -1,7 +1,4 @@
-"""Observes the source each second, in its own thread, for the day on which it does not respond.
-
-Observations are stored in the state topic, at a bounded rate. The driver's heartbeats are here, too.
-"""
+"""Observes the source each second in its own thread; stores observations at a bounded rate."""
 
 from __future__ import annotations
 

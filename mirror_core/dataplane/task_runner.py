@@ -1,4 +1,4 @@
-"""Where copying tasks run: executors of Spark, or threads of this process. Both run `copy.task.run`."""
+"""Where copying tasks run: executors of Spark, or threads of this process."""
 
 from __future__ import annotations
 

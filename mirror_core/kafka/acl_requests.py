@@ -1,7 +1,6 @@
-"""Kafka ACLs: described, created, deleted.
+"""Kafka ACLs.
 
-Brokers enforce a change after CreateAcls has returned. Only DescribeAcls on each broker, answered by its own
-authorizer, shows that it holds there.
+CreateAcls returns before brokers enforce a change: only DescribeAcls on each broker shows that it holds there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Brokers with stale metadata about leaders, perhaps cut off from the controllers; and brokers to skip after
-repeated timeouts, so that later partitions do not wait for them. No I/O.
-"""
+"""Brokers to skip after timeouts, and those with stale metadata, perhaps cut off from the controllers."""
 
 from __future__ import annotations
 

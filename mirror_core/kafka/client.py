@@ -1,6 +1,4 @@
-"""A cluster through control requests, each of which is sent once more when its connection breaks: all must be
-idempotent.
-"""
+"""A cluster through control requests, each sent once more when its connection breaks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""API versions that brokers support.
-
-The KRaft controller quorum (KIP-595) and its clock. SCRAM users (KIP-554), and client quotas (KIP-546).
-"""
+"""API versions, controller quorum (KIP-595) and its clock, SCRAM users (KIP-554), quotas (KIP-546)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""mirrorbook.yaml: clusters as librdkafka properties, hooks, sets, evidence.
+"""mirrorbook.yaml. Names of properties are checked: a mistyped one would show late or never.
 
-`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file. Names of properties
-are checked: a mistyped one would show late or never.
+`${env:NAME}` is an environment variable, `${file:PATH:KEY}` the value of KEY in a properties file.
 """
 
 from __future__ import annotations

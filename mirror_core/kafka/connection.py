@@ -1,4 +1,4 @@
-"""One blocking connection to one broker: TCP, TLS, SASL by PLAIN (RFC 4616) or SCRAM (RFC 5802), frames."""
+"""One blocking connection to one broker: TCP, TLS, SASL (PLAIN, SCRAM), frames."""
 
 from __future__ import annotations
 

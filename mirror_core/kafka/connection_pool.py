@@ -1,6 +1,6 @@
-"""Pool of idle connections, on while a run is active; parallel connects, so that a hanging broker delays no other.
+"""Idle connections, kept while a run is active; parallel connects.
 
-Connecting and signing in takes five round trips: at 200 ms more than half of a run's downtime.
+Connecting takes five round trips: at 200 ms more than half of a run's downtime.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Groups of every kind: states, members, committed offsets; commits for empty groups.
+"""Groups of every kind, share groups (KIP-932) included.
 
-OffsetCommit takes one group, so commits are pipelined. Share groups (KIP-932) have start offsets and requests of their
-own. Leaves out groups with moving coordinators: the caller retries.
+OffsetCommit takes one group, so commits are pipelined. Groups with moving coordinators are left out: the caller
+retries.
 """
 
 from __future__ import annotations

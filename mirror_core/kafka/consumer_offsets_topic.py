@@ -1,7 +1,6 @@
-"""Follows `__consumer_offsets` from its end, each partition in order.
+"""Follows committed records of `__consumer_offsets` from its end.
 
-Reads below the last stable offset, without aborted transactions. A new leader or truncation raises: start again and
-fetch the groups' offsets first.
+A new leader or truncation raises: start again, and fetch the groups' offsets first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Consumes as a drill's group: commits, then continues from the committed offsets.
-
-Manual assignment: a killed consumer leaves no member behind.
-"""
+"""Consumes as a drill's group, by manual assignment: a killed consumer leaves no member behind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Parallel requests to several brokers: a broker that hangs costs one time limit and hides no other.
+"""Parallel requests to several brokers.
 
-A request to every broker about what it coordinates is complete, or an error: an entry that moves from a broker not yet
-asked to one already asked would be in no response.
+A request to all coordinators is complete, or an error: an entry that moves from a broker not yet asked to one already
+asked would be in no response.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Fetches from one source broker: one request in flight, one reused buffer, and how many bytes at a time.
+"""Fetches from one source broker: one request in flight, one reused buffer.
 
-A response without a complete batch may mean that compaction removed the last readable batches. But brokers also return
-nothing when other partitions used up the size, a quota throttles, or remote storage is slow.
-
-Tiered logs (KIP-405): beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` a Fetch
-returns no records, error or throttle time. So empty responses prove nothing there, and the leader is asked what it
-holds locally.
+A response without a complete batch may mean that compaction removed the last readable batches, but also that other
+partitions used up the size, or a throttle. Beyond `remote.fetch.max.wait.ms` or
+`remote.log.manager.fetch.max.bytes.per.second` tiered logs (KIP-405) return nothing, without error or throttle time: so
+the leader is asked what it holds locally.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Numbered records with a time, in a mirrored topic on the source.
 
-No retries: a late one is worthless, the next follows within a second.
+Never retried: the next one follows within a second.
 """
 
 from __future__ import annotations

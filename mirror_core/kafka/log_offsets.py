@@ -1,4 +1,4 @@
-"""Log offsets (start, high watermark, stable end, log end) and producer states.
+"""Log offsets and producer states.
 
 Two brokers confirm offline partitions: trusting one that is cut off would abandon partitions that have a leader.
 """

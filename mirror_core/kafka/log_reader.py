@@ -1,7 +1,4 @@
-"""A partition's committed batches as stored, one response in memory at a time.
-
-Verifies every CRC. Skips control, aborted and empty batches, and hidden records.
-"""
+"""A partition's committed batches as stored, one response in memory at a time. Verifies every CRC."""
 
 from __future__ import annotations
 

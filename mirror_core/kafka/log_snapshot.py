@@ -1,7 +1,4 @@
-"""Log bounds and producers from each leader in one round trip.
-
-Sizes of logs, by DescribeLogDirs.
-"""
+"""Log bounds and producers from each leader in one round trip; sizes of logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WriteTxnMarkers to one destination broker, and the log ends that show their effect. Never blocks for a response."""
+"""WriteTxnMarkers to one destination broker, and log ends that show their effect. Never blocks."""
 
 from __future__ import annotations
 

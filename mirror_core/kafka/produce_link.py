@@ -1,6 +1,4 @@
-"""Produces to one destination broker: pipelined requests, responses in order, limited bytes in flight; and what the
-error codes of Produce and WriteTxnMarkers mean.
-"""
+"""Produces to one destination broker; what error codes of Produce and WriteTxnMarkers mean."""
 
 from __future__ import annotations
 

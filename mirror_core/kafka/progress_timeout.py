@@ -1,7 +1,4 @@
-"""Extends a long request's deadline while responses keep arriving.
-
-Connections report reads to the context's `ProgressMonitor`.
-"""
+"""Extends a long request's deadline while responses keep arriving."""
 
 from __future__ import annotations
 

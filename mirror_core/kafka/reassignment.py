@@ -1,4 +1,4 @@
-"""Replica placement: describe, reassign, elect. Replication quotas of topics and of one broker (KIP-73)."""
+"""Replica placement: describe, reassign, elect. Replication quotas (KIP-73)."""
 
 from __future__ import annotations
 

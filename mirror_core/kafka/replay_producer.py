@@ -1,6 +1,6 @@
-"""Writes saved records in transactions, each of which also commits the progress (KIP-98) as a group's offset.
+"""Writes saved records in transactions, each of which also commits the progress (KIP-98).
 
-A writer that takes over the transactional id fences the previous one and continues from its committed progress.
+A writer that takes over the transactional id continues from that progress.
 """
 
 from __future__ import annotations

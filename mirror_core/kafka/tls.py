@@ -1,10 +1,7 @@
-"""A certificate's subject as Java formats it, and so as brokers name the client. TLS contexts from PEM properties.
+"""TLS contexts, cached; and certificate subjects as Java, and so each broker, formats them.
 
 X500Principal.getName(): RFC 2253, last attribute first; attributes without a keyword as object identifier and
-hexadecimal DER. RFC 4514 (`cryptography`) differs: Java escapes each `=`, `#` and outer space. Nothing is verified
-here.
-
-Contexts are cached: loading the system's CA file takes tens of milliseconds of CPU.
+hexadecimal DER. RFC 4514 (`cryptography`) differs: Java escapes each `=`, `#` and outer space.
 """
 
 from __future__ import annotations

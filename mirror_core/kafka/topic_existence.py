@@ -1,4 +1,4 @@
-"""Which topics exist, where absence matters.
+"""Which topics exist.
 
 Without DESCRIBE, listings omit a topic as if deleted; requests by name say "denied".
 """

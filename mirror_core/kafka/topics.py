@@ -1,6 +1,4 @@
-"""Topics: configs, creation, partitions, DeleteRecords, deletion. All idempotent. Waits until all brokers show a
-change.
-"""
+"""Topics: idempotent changes, awaited until all brokers show them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Open transactions according to their coordinators (KIP-664), and the end of decided ones whose markers a partition
-refuses or has lost.
+"""Open transactions according to their coordinators (KIP-664), and the end of stuck ones.
 
 A partition refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of
-CLUSTER_ACTION can send. Then the coordinator retries for ever, and nothing behind is readable. A marker with the
-highest epochs ends the transaction, and bars the producer from the partition: its id is exhausted.
+CLUSTER_ACTION can send. Then nothing behind is readable. A marker with the highest epochs ends the transaction, and
+bars the producer from the partition: its id is exhausted.
 """
 
 from __future__ import annotations
