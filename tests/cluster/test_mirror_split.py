@@ -291,6 +291,14 @@ def test_on_the_command_line_a_split_is_shown_refused_and_done_by_its_hash(
     other = app_topic(desk.pair, prefix=f"{moves}-")
     wider = desk.run("mirror", "split", mirrored.name, "--topics", f"{moves}.*", "--into", into, "--yes")
     assert (wider.code, f"{other} on east would start, too" in " ".join(wider.err.split())) == (3, True), wider.err
+    document = desk.config.read_text(encoding="utf-8")
+    desk.config.write_text(f"{document}\nmirrors: {{{mirrored.name}: {{hold_deletions: 24h}}}}\n", encoding="utf-8")
+    shorter = desk.run(*asked, "--yes")
+    assert (shorter.code, f"is longer for {mirrored.name} than for {into}" in " ".join(shorter.err.split())) == (
+        3,
+        True,
+    )
+    desk.config.write_text(document, encoding="utf-8")
     assert desk.run("mirror", "split", mirrored.name, "--topics", moves, "--into", mirrored.name, "--yes").code == 3
     assert desk.run("mirror", "split", mirrored.name, "--topics", moves, "--into", "no/name").code == 2
     assert desk.run("mirror", "split", mirrored.name, "--into", into).code == 2
