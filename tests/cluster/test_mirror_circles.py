@@ -6,9 +6,11 @@ import secrets
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.task_runner import LocalRunner
@@ -19,19 +21,21 @@ from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.run import RunState
 from mirror_core.model.sync_state import SyncAction
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.desk import Desk
 from tests.cluster.links import writer_of
+from tests.cluster.test_mirror_fleet import fleet
 from tests.support.cluster_admin import as_admin
 from tests.support.dedicated_clusters import third_cluster
 from tests.support.failback_runs import failback_of
-from tests.support.failover_runs import app_topic, begin
+from tests.support.failover_runs import app_topic, begin, denied
 from tests.support.gap_logs import bounds, transaction, transactional
-from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
-from tests.support.mirrored_topics import new_mirror, replicate
+from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all, read_all_aiokafka
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
@@ -101,7 +105,7 @@ def copied_both_ways(pair: Pair, folder: Path, count: int) -> None:
 
             def equal(here: SandboxCluster = cluster, there: SandboxCluster = other, name: str = topic) -> bool:
                 assert not errors, errors
-                return name in _topics(there) and bounds(there, name) == bounds(here, name)
+                return is_level(name, here, there)
 
             wait_until(equal, timeout_s=120, why=f"{topic} is copied to {other.name}")
     finally:
@@ -120,6 +124,10 @@ def copied_both_ways(pair: Pair, folder: Path, count: int) -> None:
         assert len({s.partition.topic for s in statuses if not s.partition.topic.startswith("mirrorbook.")}) == 1
 
 
+def is_level(topic: str, here: SandboxCluster, there: SandboxCluster) -> bool:
+    return topic in _topics(there) and bounds(there, topic) == bounds(here, topic)
+
+
 def _topics(cluster: SandboxCluster) -> set[str]:
     with as_admin(cluster) as client:
         return set(client.metadata().topics)
@@ -132,6 +140,33 @@ def test_disjoint_topics_are_copied_in_both_directions_and_nothing_comes_back(pa
 @pytest.mark.slow
 def test_eight_pairs_of_mirrors_are_copied_in_both_directions(pair: Pair, tmp_path: Path) -> None:
     copied_both_ways(pair, tmp_path, 8)
+
+
+@pytest.mark.parametrize("pairs", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_pairs_of_mirrors_in_one_process_fail_over_both_ways_and_nothing_comes_back(
+    pair: Pair, tmp_path: Path, pairs: int
+) -> None:
+    config, moves = load_config(pair.config_path), list[tuple[Mirrored, str, SandboxCluster, SandboxCluster]]()
+    for here, there in [(pair.east, pair.west), (pair.west, pair.east)] * pairs:
+        topic = new_topic(here, prefix="both-")
+        grant(here, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
+        link = started(config, here.name, there.name, topic)
+        moves.append((Mirrored(pair, config, link.mirror.name, tmp_path), topic, here, there))
+    with fleet("local", tmp_path, pair.config_path, *(mirrored for mirrored, *_ in moves)) as running:
+        for _, topic, here, _ in moves:
+            produce(here, topic, 20, user="app")
+        for number, (mirrored, topic, here, there) in enumerate(moves):
+            for _, other, origin, copy in moves[number:]:
+                produce(origin, other, 1, user="app")
+                wait_until(partial(is_level, other, origin, copy), timeout_s=120, why=f"{other} goes on to {copy.name}")
+            assert mirrored.failover.drive(begin(mirrored.failover)).state is RunState.DONE
+            produce(there, topic, 5, user="app")
+            assert denied(here, topic)
+        for number, (_, topic, here, there) in enumerate(moves):
+            before, after = read_all(here, topic), read_all(there, topic)
+            assert (len(before), len(after)) == (21 + number, 26 + number), "something came back"
+            assert after[: len(before)] == before
+        assert running.process.poll() is None, running.said
 
 
 def test_mirrors_in_both_directions_are_refused_where_a_topic_passes_both_filters(pair: Pair) -> None:

@@ -26,6 +26,7 @@ from mirror_core.state.lease import HeldLease, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
+from tests.support import mirrored_topics
 from tests.support.cli_process import MIRRORBOOK, mirrorbook
 from tests.support.dedicated_clusters import third_cluster
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all, read_all_aiokafka
@@ -108,7 +109,7 @@ class Process:
 
 
 @contextmanager
-def fleet(runner: str, folder: Path, config: Path, *mirrors: Mirrored) -> Iterator[Process]:
+def fleet(runner: str, folder: Path, config: Path, *mirrors: Mirrored | mirrored_topics.Mirrored) -> Iterator[Process]:
     log = folder / "fleet.log"
     options = ("--runner", runner, "--config", str(config), "--receipts", str(folder / "receipts"), "--metrics", "0")
     with log.open("wb") as out:
