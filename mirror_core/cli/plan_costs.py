@@ -62,22 +62,23 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
     if forecast.unseen_s is None:
         return f"{least}what {source} took since it was last observed: when that was is unknown"
     if forecast.refused_s is not None:
-        rate = (
-            "at an unknown rate"
-            if forecast.unseen_offsets is None
-            else f"about {forecast.unseen_offsets:,} at {forecast.offsets_per_s:,.0f}/s"
-        )
+        probable = _format_unseen(forecast, "at")
         return (
-            f"{least}what {source} took in the {forecast.taking_s:,.1f} s after it was last observed ({rate});"
+            f"{least}what {source} took in the {forecast.taking_s:,.1f} s after it was last observed ({probable});"
             f" it has refused our connections for {format_elapsed(forecast.refused_s)}:"
             " more only if applications still reach it another way"
         )
-    probable = (
-        "at an unknown rate"
-        if forecast.unseen_offsets is None
-        else f"about {forecast.unseen_offsets:,} if it wrote on at {forecast.offsets_per_s:,.0f}/s"
-    )
+    probable = _format_unseen(forecast, "if it wrote on at")
     return f"{least}what {source} took in the last {forecast.unseen_s:,.1f} s ({probable}, none once it was down)"
+
+
+def _format_unseen(forecast: PlanForecast, rate_words: str) -> str:
+    copied, taken = forecast.copied_unseen_offsets, forecast.taken_unseen_offsets
+    less_copied = f", less {copied:,} copied since" if copied else ""
+    if taken is None:
+        return f"at an unknown rate{less_copied}"
+    estimate = f"{taken:,} {rate_words} {forecast.offsets_per_s:,.0f}/s"
+    return f"about {forecast.unseen_offsets:,}: {estimate}{less_copied}" if copied else f"about {estimate}"
 
 
 def _format_at_least(forecast: PlanForecast) -> str:

@@ -539,6 +539,8 @@ def list_result(
             yield "taken since", str(saved)
         elif result.loss.taken_since:
             yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
+    if result.heartbeats_not_compared:
+        yield "not compared", f"Mirrorbook's own heartbeats ({', '.join(result.heartbeats_not_compared)})"
     if result.groups_left:
         yield "groups not brought over", ", ".join(result.groups_left)
     yield "without writes", format_outage(result.outage, mode, result.old_source)
@@ -566,7 +568,7 @@ def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
     if loss.unseen_s is None:
         return least
     unseen = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
-    probable = f"{unseen} if it wrote on as before, none once it was down"
+    probable = f"{unseen} not copied if it wrote on as before, none once it was down"
     counted_first = "" if loss.offsets == 0 else f"{least}, and "
     return (
         f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"

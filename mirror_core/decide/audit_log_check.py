@@ -24,7 +24,9 @@ class RunConclusion(StrEnum):
     """How a run ended, as far as its chronicle shows."""
 
     VERIFIED = "moved, and proved equal"
-    """All that was promoted was compared with the source, up to its end behind the fence."""
+    """All that was promoted was compared with the source, up to its end behind the fence; Mirrorbook's own heartbeats
+    may be left out.
+    """
     UNVERIFIED = "moved; not proved equal"
     """By decision, since the source was lost, or partitions had FAILED; or since nothing was there to be compared."""
     FAILED_BACK = "home"
@@ -84,7 +86,8 @@ def conclude_run(entries: Sequence[AuditEntry], plan: Plan) -> tuple[RunConclusi
         return RunConclusion.UNVERIFIED, "nothing was compared: the sample is empty"
     if not_compared := list_values(gate, FigureKey.NOT_COMPARED):
         return RunConclusion.UNVERIFIED, f"promoted as they were, and not compared: {', '.join(not_compared)}"
-    return RunConclusion.VERIFIED, ""
+    heartbeats = FigureKey.HEARTBEATS_NOT_COMPARED in gate
+    return RunConclusion.VERIFIED, "not compared: Mirrorbook's own heartbeats" if heartbeats else ""
 
 
 def format_compared(evidence: StepEvidence) -> str:

@@ -194,6 +194,11 @@ def build_scope(snapshot: MirrorSnapshot) -> FailoverScope:
     )
 
 
+def list_proved(snapshot: MirrorSnapshot) -> frozenset[Partition]:
+    """What a run of this plan compares before it stops anybody; an unplanned one compares nothing."""
+    return frozenset(build_scope(snapshot).drained if snapshot.mode is RunMode.PLANNED else ())
+
+
 def find_gone_topics(snapshot: MirrorSnapshot) -> frozenset[str]:
     """What their copies hold is promoted: the source has nothing newer. Where the source is unseen: as was recorded."""
     topics = {p.topic for p in snapshot.statuses} - find_lost_topics(snapshot)

@@ -146,16 +146,27 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
         unseen_s=compute_snapshot_loss(snapshot).observed_s if gives_up_source else None,
         offsets_per_s=observation.offsets_per_s if gives_up_source and observation else None,
         refused_s=find_refused_s(snapshot) if gives_up_source else None,
+        copied_unseen_offsets=_count_copied_unseen(snapshot) if gives_up_source else 0,
+    )
+
+
+def _count_copied_unseen(snapshot: MirrorSnapshot) -> int:
+    """Only of partitions that were copied until the end, and of the copy that the mirror made."""
+    partitions = compute_snapshot_loss(snapshot).partitions
+    losses = [partitions[p] for p in select_application_partitions(partitions)]
+    return sum(
+        max(0, loss.position - loss.observed_end)
+        for loss in losses
+        if loss.position is not None and loss.observed_end is not None and not loss.is_outside_bound
     )
 
 
 def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
     """A fenced, drained and compared source loses only what FAILED partitions lack and left-behind ones hold."""
     if not can_lose(snapshot):
-        lost, can_be_more = failover_scope.forecast_left_behind_loss(
-            snapshot, select_application_partitions(snapshot.statuses)
-        )
-        return lost, can_be_more or bool(list_failed(snapshot))
+        counted = select_application_partitions(snapshot.statuses)
+        lost, can_be_more = failover_scope.forecast_left_behind_loss(snapshot, counted)
+        return lost, can_be_more or not counted.isdisjoint(list_failed(snapshot))
     partitions = compute_snapshot_loss(snapshot).partitions
     missing = [partitions[p].missing for p in select_application_partitions(partitions)]
     known_counts = [count for count in missing if count is not None]

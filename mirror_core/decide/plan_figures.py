@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from typing import Final
 
@@ -53,7 +53,7 @@ from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureVal
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
-from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX
+from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX, KnownDifference
 from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage
 from mirror_core.model.text import format_count, format_option
@@ -147,8 +147,16 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 
 
 def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    mirror, is_unplanned = snapshot.mirror, snapshot.mode is RunMode.UNPLANNED
+    proved = failover_scope.list_proved(snapshot)
     differences = find_differences(snapshot.verification, snapshot.statuses)
+    yield from _describe_differences(snapshot, [d for d in differences if d.partition in proved], ends_run=True)
+    yield from _describe_differences(snapshot, [d for d in differences if d.partition not in proved], ends_run=False)
+
+
+def _describe_differences(
+    snapshot: MirrorSnapshot, differences: Sequence[KnownDifference], *, ends_run: bool
+) -> Iterator[Finding]:
+    mirror = snapshot.mirror
     different = [difference for difference in differences if not difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     unreadable = [difference for difference in differences if difference.kind.startswith(UNREADABLE_KIND_PREFIX)]
     if text := format_differences(different, snapshot.broker_now_ms):
@@ -158,12 +166,10 @@ def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             source=mirror.source,
             destination=mirror.destination,
             listed=text,
-            unplanned=is_unplanned,
+            ends_run=ends_run,
         )
     if text := format_differences(unreadable, snapshot.broker_now_ms):
-        yield Finding(
-            "copy_unreadable", mirror.name, destination=mirror.destination, listed=text, unplanned=is_unplanned
-        )
+        yield Finding("copy_unreadable", mirror.name, destination=mirror.destination, listed=text, ends_run=ends_run)
 
 
 def _warn_long_standstill(snapshot: MirrorSnapshot) -> Iterator[Finding]:

@@ -86,6 +86,8 @@ class RunResult:
     groups_left: tuple[str, ...] = ()
     """Consumer groups whose offsets were not brought over, and why."""
     outage: WriteOutage | None = None
+    heartbeats_not_compared: tuple[str, ...] = ()
+    """Partitions of Mirrorbook's own heartbeats that a planned failover promoted without a comparison."""
 
 
 def measure_outage(run: Run, steps: Iterable[StepRecord]) -> WriteOutage | None:
@@ -164,6 +166,7 @@ def decide_run_result(
             loss=replace(decide_loss(run), taken_since_saved_to=_find_discarded_to(tuple(failback_steps))),
             groups_left=list_groups_left(records),
             outage=measure_outage(run, records),
+            heartbeats_not_compared=_list_step_values(records, FigureKey.HEARTBEATS_NOT_COMPARED),
         )
     saved, saved_to = find_saved(records)
     outage = None if reverse is None else measure_outage(*reverse)
@@ -179,9 +182,11 @@ def decide_run_result(
 
 
 def list_groups_left(steps: Iterable[StepRecord]) -> tuple[str, ...]:
-    return next(
-        (list_values(s.evidence, key) for s in steps if (key := FigureKey.GROUPS_NOT_BROUGHT_OVER) in s.evidence), ()
-    )
+    return _list_step_values(steps, FigureKey.GROUPS_NOT_BROUGHT_OVER)
+
+
+def _list_step_values(steps: Iterable[StepRecord], key: FigureKey) -> tuple[str, ...]:
+    return next((list_values(step.evidence, key) for step in steps if key in step.evidence), ())
 
 
 def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:

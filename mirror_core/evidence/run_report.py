@@ -201,16 +201,21 @@ def answer_questions(
         yield ReportQuestion.LOST, UNKNOWN_TEXT
         yield ReportQuestion.BASIS, "we don't: nothing was compared"
         return
-    not_compared = ", ".join(list_values(evidence, FigureKey.NOT_COMPARED))
-    yield ReportQuestion.LOST, f"{UNKNOWN_TEXT}; nothing of what was compared" if not_compared else "nothing"
+    has_uncompared = bool(list_values(evidence, FigureKey.NOT_COMPARED))
+    yield ReportQuestion.LOST, f"{UNKNOWN_TEXT}; nothing of what was compared" if has_uncompared else "nothing"
+    yield ReportQuestion.BASIS, _describe_gate(evidence)
+
+
+def _describe_gate(evidence: StepEvidence) -> str:
     basis = (
         f"{evidence.get('records_in_all')} records of {evidence.get('partitions')} partitions compared equal, the last "
         f"{evidence.get('records_since_proof')} of them behind the fence"
     )
-    yield (
-        ReportQuestion.BASIS,
-        f"{basis}; promoted as they were, and not compared: {not_compared}" if not_compared else basis,
-    )
+    if not_compared := list_values(evidence, FigureKey.NOT_COMPARED):
+        basis += f"; promoted as they were, and not compared: {', '.join(not_compared)}"
+    if heartbeats := list_values(evidence, FigureKey.HEARTBEATS_NOT_COMPARED):
+        basis += f"; not compared: Mirrorbook's own heartbeats ({', '.join(heartbeats)})"
+    return basis
 
 
 def _format_forecast_loss(figures: Figures) -> str:

@@ -109,6 +109,7 @@ class FigureKey(StrEnum):
     STRATEGY_OBSTACLES = "strategy_obstacles"
     PARITY_VERDICT = "parity_verdict"
     NOT_COMPARED = "not_compared"
+    HEARTBEATS_NOT_COMPARED = "heartbeats_not_compared"
     COMPARED_BEFORE_OFFSETS = "compared_before_offsets"
     MIRRORED_OFFSETS = "mirrored_offsets"
     COMPARED_NOT_CONFIRMED = "compared_not_confirmed"
@@ -313,6 +314,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.STRATEGY_OBSTACLES, _U.TEXT, "why not", _STRATEGY_OBSTACLE_TEXTS),
             (_K.PARITY_VERDICT, _U.TEXT, "verdict", _VERDICT_TEXTS),
             (_K.NOT_COMPARED, _U.TEXT, "promoted as they were, and not compared"),
+            (_K.HEARTBEATS_NOT_COMPARED, _U.TEXT, "Mirrorbook's own heartbeats, not compared"),
             (_K.COMPARED_BEFORE_OFFSETS, _U.OFFSETS, "compared equal before"),
             (_K.MIRRORED_OFFSETS, _U.OFFSETS, "of all that was mirrored"),
             (_K.COMPARED_NOT_CONFIRMED, _U.TEXT, "compared earlier, not confirmed in this run"),

@@ -41,6 +41,8 @@ class PlanForecast:
     """What the source took in the minute before that. None: unknown."""
     refused_s: float | None = None
     """Seconds since the source refused its first connection. None: it was not seen to."""
+    copied_unseen_offsets: int = 0
+    """What the destination has beyond the last observed ends: it was copied, though nobody observed it."""
 
     @property
     def taking_s(self) -> float | None:
@@ -48,10 +50,16 @@ class PlanForecast:
         return None if self.unseen_s is None else max(0.0, round(self.unseen_s - (self.refused_s or 0), 3))
 
     @property
-    def unseen_offsets(self) -> int | None:
+    def taken_unseen_offsets(self) -> int | None:
         """What it probably took in `taking_s`."""
         has_rate = self.taking_s is not None and self.offsets_per_s is not None
         return round((self.taking_s or 0) * (self.offsets_per_s or 0)) if has_rate else None
+
+    @property
+    def unseen_offsets(self) -> int | None:
+        """What of that was probably not copied."""
+        taken = self.taken_unseen_offsets
+        return None if taken is None else max(0, taken - self.copied_unseen_offsets)
 
     @property
     def max_reread_offsets(self) -> int:

@@ -9,7 +9,12 @@ from typing import Final
 
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.failover_scope import find_scope_changes
-from mirror_core.decide.forecast_accuracy import add_left_behind, count_lost_planned, format_unseen_source
+from mirror_core.decide.forecast_accuracy import (
+    add_left_behind,
+    count_lost_planned,
+    format_unseen_source,
+    select_application_partitions,
+)
 from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
@@ -363,12 +368,17 @@ class PlannedSteps(PromotionSteps):
             "records_since_proof": result.records,
             "records_in_all": result.records + proof.records,
             "partitions": len(ends),
-            FigureKey.NOT_COMPARED: self._list_not_compared(),
+            **self._list_not_compared(),
             "report": result.report,
         }
 
-    def _list_not_compared(self) -> tuple[str, ...]:
-        return limit_names(sorted(set(self.scope.promoted) - set(self.scope.drained)))
+    def _list_not_compared(self) -> StepEvidence:
+        not_compared = set(self.scope.promoted) - set(self.scope.drained)
+        heartbeats = not_compared - select_application_partitions(self.scope.promoted)
+        return {
+            FigureKey.NOT_COMPARED: limit_names(sorted(not_compared - heartbeats)),
+            **({FigureKey.HEARTBEATS_NOT_COMPARED: limit_names(sorted(heartbeats))} if heartbeats else {}),
+        }
 
     @property
     def positions(self) -> dict[Partition, Offset]:
@@ -398,11 +408,12 @@ class PlannedSteps(PromotionSteps):
 
     def count_lost(self) -> tuple[int | None, str]:
         fence_result = read_output(self.journal, "fence", FenceResult)
-        left_partitions = set(self.scope.left_behind)
+        counted = select_application_partitions(self.scope.promoted)
+        left_partitions = counted & set(self.scope.left_behind)
         if lost_while_unfenced := count_lost_while_lifted(self, fence_result.is_fenced):
             return add_left_behind(*lost_while_unfenced, left_partitions)
         gate = self.journal.record("parity")
-        failed = set(self.scope.promoted) - set(self.scope.drained) - left_partitions
+        failed = counted - set(self.scope.drained) - left_partitions
         lost, known_by = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
         if lost == 0 and fence_result.command:  # only log ends show what a command did
             probe = probe_source(self.link, (), self.positions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import secrets
 import stat
@@ -18,12 +19,14 @@ from mirror_core.decide.steps import StepNeed, list_step_names, list_steps_needi
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records, describe_configs
 from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
+from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import DesiredState, PartitionState
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook.parity_gate import GateClosed
 from tests.support.checked_threads import beside
 from tests.support.cluster_admin import as_admin
+from tests.support.data_plane_thread import beating, driving
 from tests.support.failover_runs import acls, app_topic, begin, commit, committed, denied
 from tests.support.kafka_clients import Pair, produce, read_all, read_all_aiokafka
 from tests.support.mirrored_topics import new_mirror, replicate
@@ -246,6 +249,33 @@ def test_a_failed_partition_is_promoted_as_it_is_and_the_others_whole(pair: Pair
     [page] = mirrored.evidence.rglob("report.html")
     assert f"promoted as they were, and not compared: {topic}-1" in page.read_text()
     assert '"verdict":"moved; not proved equal"' in page.with_name("head.json").read_text()
+
+
+def test_a_failed_heartbeats_partition_casts_no_doubt_on_what_applications_have(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    sent = produce(pair.east, topic, 10)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with driving(mirrored):
+        beating(mirrored, 1)
+    mirrored.copy()
+    heartbeats = get_heartbeat_topic(mirrored.name)
+    produce(pair.west, heartbeats, 1)
+    produce(pair.east, heartbeats, 5)
+    assert [*replicate(mirrored.link).failed] == [Partition(heartbeats, 0)]
+    sent += produce(pair.east, topic, 7)
+    failover = mirrored.failover
+    plan = failover.plan(RunMode.PLANNED)
+    assert isinstance(plan.forecast, PlanForecast)
+    assert (plan.forecast.lost_offsets, plan.forecast.lost_is_minimum) == (0, False)
+
+    run = failover.drive(failover.begin(plan.hash).id)
+
+    assert read_all(pair.west, topic) == sorted(sent)
+    assert run.forecast_outcome is not None
+    assert run.forecast_outcome.lost_offsets == 0
+    [page] = mirrored.evidence.rglob("report.html")
+    assert f"not compared: Mirrorbook's own heartbeats ({heartbeats}-0)" in html.unescape(page.read_text())
+    assert '"verdict":"moved, and proved equal"' in page.with_name("head.json").read_text()
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ from mirror_core.model.source_observation import ObservedTopic, SourceObservatio
 from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
-from tests.support.loss_views import A0, A1, B0, DESTINATION, status
+from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, status
 
 view = loss_views.view
 SOURCE = SourceSnapshot(
@@ -185,6 +185,47 @@ def test_heartbeats_are_nobodys_loss_but_a_drills(view: MirrorSnapshot) -> None:
     seen = SourceObservation(mirror=MirrorName("m"), at_ms=100_000, topics=ends)
     here = replace(DESTINATION, positions={A0: Offset(93), beat: Offset(10)})
     assert build_forecast(replace(view, statuses=both, source_observation=seen, destination=here)).lost_offsets == 7
+
+
+def test_a_failed_heartbeats_partition_makes_no_forecast_of_a_loss_uncertain(view: MirrorSnapshot) -> None:
+    beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
+    failed = replace(planned(view), statuses={A0: status(A0), beat: status(beat, "altered")})
+    assert (build_forecast(failed).lost_offsets, build_forecast(failed).lost_is_minimum) == (0, False)
+
+
+def test_what_was_copied_after_the_source_was_last_observed_is_not_lost(view: MirrorSnapshot) -> None:
+    """500 offsets are expected in 5 s, and the destination has some of them."""
+    observation = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100, 50)),), offsets_per_s=100.0)
+    statuses = {p: status(p) for p in (A0, A1)}
+
+    def forecast(first: int, second: int, **changed: object) -> PlanForecast:
+        here = replace(DESTINATION, positions={A0: Offset(first), A1: Offset(second)})
+        snapshot = replace(view, statuses=statuses, destination=here, source_observation=observation, now_ms=105_000)
+        return build_forecast(replace(snapshot, **changed))  # type: ignore[arg-type]
+
+    def of(told: PlanForecast) -> tuple[int | None, int | None]:
+        return told.lost_offsets, told.unseen_offsets
+
+    assert of(forecast(100, 50)) == (0, 500)
+    assert of(forecast(400, 150)) == (0, 100)
+    assert of(forecast(90, 150)) == (10, 400), "at least what is proved, and the ends are 650 in all"
+    assert of(forecast(900, 950)) == (0, 0)
+    unrated = forecast(400, 150, source_observation=replace(observation, offsets_per_s=None))
+    assert (of(unrated), unrated.copied_unseen_offsets) == ((0, None), 400)
+
+    beat = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
+    seen = replace(observation, topics=(*observation.topics, ObservedTopic(topic=beat.topic, ends=(10,))))
+    beating = replace(DESTINATION, positions={A0: Offset(400), A1: Offset(50), beat: Offset(90)})
+    with_beats = {**statuses, beat: status(beat)}
+    assert forecast(0, 0, statuses=with_beats, destination=beating, source_observation=seen).unseen_offsets == 200
+
+    for uncounted in (
+        {"statuses": {**statuses, A0: status(A0, "diverged")}},
+        {"statuses": {**statuses, A0: replace(status(A0), destination_topic_id="replaced")}},
+        {"source_observation": replace(observation, topics=(replace(observation.topics[0], offline=(0,)),))},
+    ):
+        assert forecast(400, 150, **uncounted).unseen_offsets == 400, uncounted
+    assert forecast(400, 150, mode=RunMode.PLANNED, source=SOURCE).copied_unseen_offsets == 0
 
 
 ENDS: Mapping[Partition, Offset | None] = {A0: Offset(93), A1: Offset(20)}

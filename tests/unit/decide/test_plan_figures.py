@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.failover_scope import build_scope
 from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.group_coverage import find_share_sync_age_s
 from mirror_core.decide.mirror_snapshot import (
@@ -635,8 +636,26 @@ def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: MirrorSnap
     )
     unwatched = Finding("watch_need_unknown", view.mirror.name, reason="x")
     first = next(list_plan_warnings(replace(view, mode=mode, verification=known, watcher_alarms=(unwatched,))))
-    assert (first.code, first.values["unplanned"]) == ("copy_differs", mode is RunMode.UNPLANNED)
+    assert (first.code, first.values["ends_run"]) == ("copy_differs", mode is RunMode.PLANNED)
     assert first.values["listed"] == "1 partition(s): a-0 from offset 7 on (value, seen 1 minutes ago)"
+
+
+def test_only_a_difference_that_the_proof_compares_is_said_to_end_the_run(view: MirrorSnapshot) -> None:
+    failed, proved = Partition("a", 1), Partition("a", 0)
+    places = [
+        KnownDifference(topic=p.topic, index=p.index, id="x", offset=Offset(7), kind="value", at_ms=view.now_ms)
+        for p in (proved, failed)
+    ]
+    known = MirrorVerification(mirror=view.mirror.name, topics=(), differences=tuple(places))
+    broken = replace(view.statuses[failed], state=PartitionState.FAILED, reason="altered")
+    snapshot = replace(view, mode=RunMode.PLANNED, verification=known, statuses={**view.statuses, failed: broken})
+    assert (proved in build_scope(snapshot).drained, failed in build_scope(snapshot).drained) == (True, False)
+    differing = [warning for warning in list_plan_warnings(snapshot) if warning.code == "copy_differs"]
+    assert [(w.values["ends_run"], str(w).count("a-0"), str(w).count("a-1")) for w in differing] == [
+        (True, 1, 0),
+        (False, 0, 1),
+    ]
+    assert "end at its proof" not in str(differing[1])
 
 
 def test_what_cannot_be_read_is_not_said_to_differ(view: MirrorSnapshot) -> None:

@@ -143,6 +143,26 @@ def test_a_result_names_groups_that_were_not_brought_over_also_on_the_way_home()
     assert answers[ReportQuestion.GROUPS_LEFT] == "g (has members)"
 
 
+def test_a_loss_of_nothing_stands_apart_from_heartbeats_that_were_not_compared() -> None:
+    beats = "mirrorbook.heartbeats.m-0"
+    passed: StepEvidence = {
+        "parity_verdict": "passed",
+        "records_in_all": 10,
+        "partitions": 3,
+        "not_compared": (),
+        "heartbeats_not_compared": (beats,),
+    }
+    gate = step("parity", 1, 2, passed)
+    nothing = ForecastOutcome(lost_offsets=0, lost_basis="", reread_basis="")
+    result = decide_run_result(replace(PLANNED, forecast_outcome=nothing), [gate], MIRROR)
+    assert result is not None
+    shown = dict(list_result(result, RunMode.PLANNED, None))
+    assert (shown["lost"], shown["not compared"]) == ("nothing", f"Mirrorbook's own heartbeats ({beats})")
+    answers = dict(answer_questions(PLANNED, [gate], "east", "west"))
+    assert answers[ReportQuestion.LOST] == "nothing"
+    assert answers[ReportQuestion.BASIS].endswith(f"; not compared: Mirrorbook's own heartbeats ({beats})")
+
+
 @pytest.mark.parametrize("state", [state for state in RunState if state is not RunState.DONE])
 def test_a_run_that_is_not_done_has_no_result(state: RunState) -> None:
     assert decide_run_result(replace(UNPLANNED, state=state), [], MIRROR) is None

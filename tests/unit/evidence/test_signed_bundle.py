@@ -307,6 +307,13 @@ def test_only_the_verifiers_own_key_is_believed(desk: Desk, ours: Keys, tmp_path
         (
             plan(),
             RunState.DONE,
+            {"parity": {**SEEN["parity"], "heartbeats_not_compared": ("mirrorbook.heartbeats.m-0",)}},
+            RunConclusion.VERIFIED,
+            "not compared: Mirrorbook's own heartbeats",
+        ),
+        (
+            plan(),
+            RunState.DONE,
             {"parity": {**SEEN["parity"], "not_compared": ("t-1",)}},
             RunConclusion.UNVERIFIED,
             "promoted as they were, and not compared: t-1",
