@@ -10,6 +10,7 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import UncopiedReason
+from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.pending_fence import LateSplit
 from mirror_core.model.run import RunMode, RunState
@@ -18,8 +19,9 @@ from mirror_core.state.writer import StateWriter, make_data_id
 from tests.support.broker_faults import killed
 from tests.support.failback_runs import failback_of, go_home
 from tests.support.failover_runs import app_topic
-from tests.support.kafka_clients import Pair, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
 from tests.support.log_cutting import batch_of_100, lose_tails
+from tests.support.log_shapes import new_producer
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.unplanned_runs import begin
 
@@ -83,3 +85,29 @@ def test_a_copy_that_has_lost_its_end_is_not_complete_up_to_when_it_had_it(pair:
     complete = FigureKey.COMPLETE_UP_TO_MS
     assert (whole[FigureKey.LOST_OFFSETS], whole[complete]) == (100, {"all topics together": at_ms - 700})
     assert (cut[FigureKey.LOST_OFFSETS], cut[complete]) == (300, {"all topics together": None})
+
+
+@pytest.mark.parametrize("gaps", list(GapFilling))
+def test_what_the_mirror_has_filled_behind_the_last_stored_report_is_its_own(
+    pair: Pair, tmp_path: Path, gaps: GapFilling
+) -> None:
+    topic = app_topic(pair, retention_ms="-1")
+    producer = new_producer(pair.east, transactional_id=f"{topic}-id")
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(8):
+        producer.begin_transaction()
+        producer.produce(topic, value=b"%d" % number, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        end_transaction = producer.commit_transaction if number % 3 else producer.abort_transaction
+        end_transaction(TIMEOUT_S)
+    mirrored, partition = new_mirror(pair, tmp_path, topic, gaps=gaps), Partition(topic, 0)
+    mirrored.copy()
+    observe(mirrored, ObservedTopic(topic=topic, ends=(20,), reported=((0, 3),)))
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+        assert plan.figures[FigureKey.UNCOPIED_PARTITIONS] == 0
+        assert plan.figures[FigureKey.LOST_OFFSETS] == 4
+        produce(pair.west, topic, 2)
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    assert plan.figures[FigureKey.LOST_OFFSETS] == 4
+    assert Finding("written_before_promotion", "west", listed=f"{partition} from offset 16") in plan.warnings
