@@ -84,8 +84,8 @@ class SparkRunner:
         except (SparkFailed, NoTaskSlot) as error:
             self.close()
             raise SparkFailed(
-                f"Spark, master {master}: {slots} tasks in two overlapping epochs need {2 * slots} task slots at the "
-                f"same time: {error}"
+                f"Spark, master {self._context.master}: {slots} tasks in two overlapping epochs need {2 * slots} task "
+                f"slots at the same time: {error}"
             ) from None
 
     def submit(self, assignments: Sequence[Assignment]) -> Future[tuple[TaskReport, ...]]:
