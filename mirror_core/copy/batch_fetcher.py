@@ -106,7 +106,10 @@ class BatchFetcher:
         if (links := self.links.pop(broker, None)) is not None:
             links.close()
         for replicator in self._replicators.values():
-            if replicator.source_broker == broker and replicator.can_send:
+            if replicator.source_broker != broker:
+                continue
+            replicator.source.mark_interrupted()
+            if replicator.can_send:
                 replicator.source.handle_disconnect()
                 replicator.mark_lost(reason)
 

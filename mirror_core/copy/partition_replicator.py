@@ -224,6 +224,7 @@ class PartitionReplicator:
 
     def mark_agreed(self) -> None:
         self.doubted_from = None
+        self.source.mark_agreed()
         self.aligned = AlignedPartition(partition=self.partition, source_epoch=self.source_epoch)
 
     def resume_at(

@@ -129,6 +129,8 @@ class ResumeDecider:
                 )
                 if not problem and compare_from is not None and resume.offset > agreed_end:
                     problem = self._check_divergence(replicator, resume.offset, compare_from)
+                elif not problem and self._has_other_tail(replicator, bounds):
+                    problem = self._check_divergence(replicator, resume.offset, NO_KNOWN_OFFSET)
                 return problem or ResumeDecision(bounds, resume, end_unverified)
 
     def _check_retimed(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
@@ -181,6 +183,13 @@ class ResumeDecider:
             difference,
             FailureKind.DIVERGED,
         )
+
+    def _has_other_tail(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> bool:
+        """Whether a source that was away under an unchanged epoch has another last record below the position."""
+        is_same_leader = replicator.agreed_epoch == replicator.source_epoch
+        if not (replicator.source.is_interrupted and is_same_leader and bounds.log_end > bounds.log_start):
+            return False
+        return not self._compare_tail(replicator.partition, bounds)[1]
 
     def _check_tail(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
         """Fails if the source's last record below the position is missing here, or a foreign one follows it in a gap.

@@ -28,6 +28,7 @@ class SourceLogState:
         "fetch_link",
         "fetch_position",
         "fetch_sent_at",
+        "is_interrupted",
         "is_suspect",
         "last_data_at",
         "local_start",
@@ -41,6 +42,10 @@ class SourceLogState:
         self.fetch_link: object = None
         self.fetch_sent_at = math.inf
         self.last_data_at = -math.inf
+        self.is_interrupted = False
+        """The connection to its leader was lost since both sides were last seen to agree: a leader may come back with
+        an older copy of its log, under the same epoch.
+        """
         self.is_suspect = False
         self.must_fetch_alone = False
         """It was part of a malformed response: it is fetched alone until a valid one arrives."""
@@ -86,6 +91,12 @@ class SourceLogState:
 
     def clear_suspicion(self) -> None:
         self.is_suspect, self.empty_fetches = False, 0
+
+    def mark_interrupted(self) -> None:
+        self.is_interrupted = True
+
+    def mark_agreed(self) -> None:
+        self.is_interrupted = False
 
     def handle_disconnect(self) -> None:
         self.is_suspect, self.fetch_sent_at = False, math.inf

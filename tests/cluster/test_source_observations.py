@@ -23,6 +23,7 @@ from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import UncopiedReason
+from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
 from mirror_core.model.source_observation import TRANSACTION_OVER
@@ -318,9 +319,13 @@ def test_what_a_source_rewrites_while_no_data_plane_runs_counts_at_the_next_one_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs_on", [True, False], ids=["beside_a_data_plane", "without_one"])
+@pytest.mark.parametrize(
+    ("restarts", "runs_on"),
+    [(3, True), (3, False), (0, True)],
+    ids=["beside_a_data_plane", "without_one", "under_the_same_epoch"],
+)
 def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that_one_ends(
-    tmp_path: Path, *, runs_on: bool
+    tmp_path: Path, *, restarts: int, runs_on: bool
 ) -> None:
     with two_clusters(tmp_path / "restored") as pair:
         topic = new_topic(pair.east, retention_ms="-1")
@@ -330,7 +335,7 @@ def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that
         pair.east.terminate()
         shutil.copytree(pair.east.log_dir(), older)
         pair.east.start()
-        for _ in range(3):  # leader epochs that the older copy has not seen
+        for _ in range(restarts):  # leader epochs that the older copy has not seen
             pair.east.terminate()
             pair.east.start()
         batch_of_100(pair.east, topic, 100)
@@ -342,6 +347,12 @@ def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that
                 for first in (500, 600, 700):
                     batch_of_100(pair.east, topic, first)
                 wait_until(partial(was_seen_at, mirrored, topic, 400), timeout_s=TIMEOUT_S, why="the monitor looks")
+                if not restarts:
+                    wait_until(
+                        lambda: mirrored.statuses[Partition(topic, 0)].kind is FailureKind.DIVERGED,
+                        timeout_s=2 * TIMEOUT_S,
+                        why="both logs are compared, since the connection was lost",
+                    )
         if not runs_on:
             restore(pair, older)
             for first in (500, 600, 700):
