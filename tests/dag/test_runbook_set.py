@@ -15,6 +15,8 @@ from mirror_core.evidence.signed_bundle import verify_bundle
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.state.state_records import Tombstone
+from mirror_core.state.writer import StateWriter, make_control_id
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.broker_faults import killed
 from tests.support.celery_airflow import make_airflow
@@ -33,12 +35,16 @@ LOST = "mirror_failover_set_unplanned"
 
 
 @pytest.fixture
-def both(pair: Pair, airflow: Airflow, tmp_path: Path) -> tuple[Mirrored, Mirrored]:
-    """The set `shop`."""
+def both(pair: Pair, airflow: Airflow, tmp_path: Path) -> Iterator[tuple[Mirrored, Mirrored]]:
+    """The set `shop`. Its fences are forgotten at the end: mirror_watch would put up again what fixture `rights` takes
+    down."""
     made = mirrored(pair, tmp_path), mirrored(pair, tmp_path)
     known = {"sets": {"shop": {"mirrors": [str(one.name) for one in made]}}}
     (airflow.folder / "mirrorbook" / "mirrors.yaml").write_text(yaml.safe_dump(known), encoding="utf-8")
-    return made
+    yield made
+    for one in made:
+        with StateWriter(one.link.destination, make_control_id(one.name)) as writer:
+            writer.put(*(Tombstone(fence) for fence in [writer.state.pending_fences.get(one.name)] if fence))
 
 
 @pytest.fixture(scope="module")
