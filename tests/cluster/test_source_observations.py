@@ -19,6 +19,7 @@ from mirror_core.dataplane.source_monitor import SourceMonitor
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.topics import delete_records
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
 from mirror_core.model.figures import FigureKey
@@ -32,6 +33,7 @@ from mirror_core.state.writer import StateWriter, make_data_id
 from mirrorbook_tools.sandbox.credentials import CONTROL
 from tests.support.broker_faults import killed
 from tests.support.checked_threads import beside
+from tests.support.cluster_admin import as_admin
 from tests.support.data_plane_thread import TIMEOUT_S, beating, beats, driving
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
@@ -316,6 +318,24 @@ def test_what_a_source_rewrites_while_no_data_plane_runs_counts_at_the_next_one_
         plan = mirrored.failover.plan(RunMode.UNPLANNED)
     assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 100}
     assert plan.figures[FigureKey.UNCOPIED_REASONS] == {f"{topic}-0": UncopiedReason.DIVERGED}
+
+
+def test_what_a_source_deletes_before_it_is_copied_counts_as_lost(pair: Pair, tmp_path: Path) -> None:
+    """Whether retention or a person deletes it after the last observation: nobody can tell once the source is dead."""
+    topic = new_topic(pair.east, retention_ms="-1")
+    batch_of_100(pair.east, topic, 0)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with driving(mirrored):
+        wait_until(partial(was_seen_at, mirrored, topic, 100), timeout_s=TIMEOUT_S, why="the monitor has seen it")
+        wait_until(lambda: ends(pair, topic) == 100, timeout_s=TIMEOUT_S, why="all is copied")
+    for first in (100, 200):
+        batch_of_100(pair.east, topic, first)
+    look_again(mirrored)
+    with as_admin(pair.east) as client:
+        delete_records(client, {Partition(topic, 0): Offset(250)})
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    assert plan.partitions[f"{topic}-0"][FigureKey.MISSING_OFFSETS] == 200
 
 
 @pytest.mark.slow
