@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from mirror_core.cli.command_options import print_json, require_confirmation
+from mirror_core.cli.command_options import print_json, require_confirmation, require_typed_name
 from mirror_core.cli.output import print_line
 from mirror_core.decide.command_rules import COMMAND_RULES, MirrorCommand
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_commands import DEFAULT_DELETION, DeletionChoice
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.names import ClusterName
 from mirror_core.state.mirror_link import MirrorLink
@@ -86,6 +87,9 @@ def confirm_command(
     if dry_run:
         output.finish(done=False)
         return False
-    if sys.stdin.isatty() or not COMMAND_RULES[verb].undo_command:
+    if verb is MirrorCommand.DELETE:
+        lost = Finding("mirror_to_forget", link.mirror.name, destination=link.mirror.destination)
+        require_typed_name(link.mirror.name, yes, str(lost))
+    elif sys.stdin.isatty() or not COMMAND_RULES[verb].undo_command:
         require_confirmation(f"{verb.capitalize()} mirror {link.mirror.name}?", yes)
     return True

@@ -65,14 +65,17 @@ from mirror_core.mirrors.recovery_plan import (
 from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import GapFilling
+from mirror_core.model.names import get_base_name
 from mirror_core.model.text import format_age, format_bytes, format_count, format_time
-from mirror_core.model.timing import now_ms
+from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
 from mirror_core.runbook.run_outcome import explain_unseen_home, read_write_access
-from mirror_core.state.mirror_link import find_mirror_link
+from mirror_core.state.active_cluster import read_newest_announcements
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
 
 
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
@@ -106,7 +109,7 @@ def describe(
     )
     is_home_unseen = is_silent and access.action is OperatorAction.SHOW_HOME_MIRROR
     returned = None if is_silent else find_returned_source(link, state)
-    homes = to_finding_documents([explain_unseen_home(link.mirror, link.destination)] if is_home_unseen else ())
+    homes = to_finding_documents([_explain_unseen_home(link)] if is_home_unseen else ())
     if as_json:
         home = homes[0] if homes else None
         returned_document = to_finding_documents([returned])[0] if returned else None
@@ -136,6 +139,11 @@ def describe(
         _print_group_coverage(groups)
     _print_seeding(description.rows)
     _print_never_copied(description.rows)
+
+
+def _explain_unseen_home(link: MirrorLink) -> Finding:
+    newest = read_newest_announcements([link.destination], TIMEOUTS.plan_state_s)
+    return explain_unseen_home(link.mirror, newest.get(get_base_name(link.mirror.name)))
 
 
 def _format_normal_partitions(description: MirrorDescription, others: int) -> str:

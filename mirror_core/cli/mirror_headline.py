@@ -137,20 +137,29 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
             return "nothing is copied while it is PAUSED.", (f"mirrorbook mirror resume {name}",)
         case OperatorAction.SUPERVISE:
             return f"nobody copies {name} now.", (f"mirrorbook supervise {name}",)
-        case OperatorAction.WATCH if access.writes is WriteLocation.DESTINATION:
-            return f"{source} is NOT fenced yet: start a watcher.", _list_watcher_commands(name)
-        case OperatorAction.WATCH:
-            return f"start a watcher: it opens {source}.", _list_watcher_commands(name)
-        case OperatorAction.KEEP_WATCHER if access.writes is WriteLocation.DESTINATION:
-            return f"{source} is NOT fenced yet: leave its watcher running, which fences it when it answers.", ()
-        case OperatorAction.KEEP_WATCHER:
-            return f"leave the watcher of {source} running: it opens {source} when it answers.", ()
+        case OperatorAction.RECOVER:
+            return "a partition FAILED. What would copy it again:", (f"mirrorbook mirror recover {name} --dry-run",)
+        case OperatorAction.SHOW_FAILBACK:
+            home = get_base_name(name)
+            return f"it is for the way home of {home}, which has not ended:", (f"mirrorbook failback status {home}",)
+        case OperatorAction.WATCH | OperatorAction.KEEP_WATCHER:
+            return _find_watcher_advice(access, mirror)
         case OperatorAction.PLAN_FAILBACK:
             return f"when {source} is well again:", (f"mirrorbook failback plan {name}",)
         case OperatorAction.SHOW_HOME_MIRROR:
             return "", (f"mirrorbook mirror describe {get_base_name(name)}",)
         case _:
             return "nothing.", ()
+
+
+def _find_watcher_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:
+    source, is_moved = mirror.source, access.writes is WriteLocation.DESTINATION
+    if access.action is OperatorAction.WATCH:
+        text = f"{source} is NOT fenced yet: start a watcher." if is_moved else f"start a watcher: it opens {source}."
+        return text, _list_watcher_commands(mirror.name)
+    if is_moved:
+        return f"{source} is NOT fenced yet: leave its watcher running, which fences it when it answers.", ()
+    return f"leave the watcher of {source} running: it opens {source} when it answers.", ()
 
 
 def _find_returned_advice(access: WriteAccess, mirror: Mirror, returned: Finding) -> tuple[str, tuple[str, ...]]:

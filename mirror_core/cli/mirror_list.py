@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -44,16 +43,17 @@ from mirror_core.model.mirror import (
     DesiredState,
     Mirror,
     PartitionState,
+    PartitionStatus,
     is_lease_age_unknown,
     is_lease_fresh,
     list_copy_ids,
 )
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, get_base_name
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access
-from mirror_core.state.active_cluster import ActiveCluster, read_active_clusters
+from mirror_core.state.active_cluster import ActiveCluster, read_newest_announcements
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
 
@@ -174,15 +174,17 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
         for mirror in state.mirrors.values()
     ]
     rows.sort(key=lambda row: row.name)
+    answering = [configuration.clusters[name] for name in states]
+    announced = read_newest_announcements(answering, TIMEOUTS.plan_state_s) if silent else {}
     unseen = [
-        explain_unseen_home(mirror, configuration.clusters[mirror.destination])
+        explain_unseen_home(mirror, announced.get(get_base_name(mirror.name)))
         for row in rows
         if row.activity is MirrorActivity.IDLE and row.source not in states
         for mirror in [states[ClusterName(row.destination)].mirrors[MirrorName(row.name)]]
     ]
     if silent:
         known = {row.name for row in rows} | {finding.subject for finding in unseen}
-        unseen += _list_announced([configuration.clusters[name] for name in states], known)
+        unseen += _list_announced(announced, known)
     if as_json:
         print_json(
             MirrorsDocument(
@@ -199,13 +201,8 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     refuse_incomplete_list("mirrors", unknown)
 
 
-def _list_announced(clusters: Sequence[ClusterConfig], known: Collection[str]) -> list[Finding]:
-    """Applications were told where to write, and the state is on a silent cluster."""
-    newest = dict[MirrorName, ActiveCluster]()
-    for cluster in clusters:
-        with suppress(MirrorError):
-            for name, entry in read_active_clusters(cluster, TIMEOUTS.plan_state_s).items():
-                newest[name] = max(newest.get(name, entry), entry, key=lambda row: row.precedence)
+def _list_announced(newest: Mapping[MirrorName, ActiveCluster], known: Collection[str]) -> list[Finding]:
+    """Mirrors whose applications were told where to write, and whose state is on a silent cluster."""
     return [
         Finding("active_was_announced", entry.active, run=entry.run, since_ms=entry.since_ms, mirror=name)
         for name, entry in sorted(newest.items())
@@ -369,6 +366,12 @@ def _find_behind_s(
     return find_oldest([bound.topics_listed_s, bound.furthest_behind[1].behind_s]) if bound.furthest_behind else None
 
 
+def is_failed(status: PartitionStatus) -> bool:
+    """Also if it was promoted as it was."""
+    is_promoted = status.state is PartitionState.STOPPED and status.kind is not None
+    return status.state is PartitionState.FAILED or is_promoted
+
+
 def _list_troubles(
     mirror: Mirror, state: State, access: WriteAccess | None, *, is_source_down: bool
 ) -> Iterator[Finding]:
@@ -382,7 +385,8 @@ def _list_troubles(
         yield Finding("source_not_fenced", mirror.source)
     if is_source_down:
         yield Finding("cluster_down", mirror.source)
-    if failed := [p for p, status in statuses.items() if status.state is PartitionState.FAILED]:
+    is_idle = access is not None and access.action is OperatorAction.SHOW_HOME_MIRROR
+    if failed := [p for p, status in statuses.items() if is_failed(status) and not is_idle]:
         yield Finding("failed_partitions", mirror.name, partitions=sorted(failed), count=len(failed))
     if differing := find_differences(state.verifications.get(mirror.name), statuses):
         partitions = sorted({difference.partition for difference in differing})

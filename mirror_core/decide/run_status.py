@@ -222,8 +222,11 @@ def _format_failed_back(situation: RunSituation) -> Iterator[str]:
     if situation.is_copying:
         yield f"Applications write on {mirror.source} again, and {mirror.destination} mirrors it."
     else:
-        yield f"Applications write on {mirror.source} again. {mirror.destination} is NOT being updated."
-        yield f"Next: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate, copies {mirror.name} again."
+        yield (
+            f"Applications write on {mirror.source} again. {mirror.destination} is NOT being updated now. A supervisor"
+            " at work goes on by itself."
+        )
+        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
     saved, folder = find_saved(situation.steps)
     if saved != 0 and folder:
         replay = Finding("saved_in_no_topic", folder=folder)
@@ -365,17 +368,16 @@ def _format_abort_effect(situation: RunSituation, writes: WriteLocation) -> str:
     return "gives it up, and nothing changes"
 
 
-def format_unknown_status(mirror: Mirror) -> tuple[str, ...]:
-    return (
-        (
-            f"{mirror.destination} does not answer, so how far the run came is not known here: `mirrorbook failover"
-            f" status {mirror.name}` tells when it does."
-        ),
-        (
-            f"If {mirror.source} was fenced, nobody can write now. If {mirror.destination} is lost, `mirrorbook cluster"
-            f" unfence {mirror.source} --from FILE` opens {mirror.source} again; step fence has printed FILE."
-        ),
-    )
+def format_unknown_status(
+    mirror: Mirror, kind: RunKind = RunKind.FAILOVER, known_lines: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """`known_lines`: what other clusters and the evidence folder tell. A failback begins where it was promoted."""
+    unread = Finding("run_state_unread", mirror.destination, mirror=mirror.name, run_kind=kind)
+    if kind is RunKind.FAILBACK:
+        lost = Finding("promoted_state_unread", mirror.destination, source=mirror.source)
+        return (f"{unread}.", *(known_lines or (f"{lost}.",)))
+    fenced = Finding("fence_state_unread", mirror.source, destination=mirror.destination)
+    return (f"{unread}.", *known_lines, f"{fenced}.")
 
 
 _NOT_CONDUCTED: Final = frozenset({ConductorState.RELEASED, ConductorState.SILENT})

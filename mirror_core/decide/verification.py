@@ -20,6 +20,7 @@ from mirror_core.model.parity_verdict import (
     VerifiedEnd,
 )
 from mirror_core.model.run import StepEvidence
+from mirror_core.model.text import format_count
 
 RECHECKED_OFFSETS: Final = 1000
 MAX_LISTED_DIFFERENCES: Final = 10
@@ -106,8 +107,9 @@ def format_differences(differences: Sequence[KnownDifference], now_ms: int) -> s
 
 def _format_difference(difference: KnownDifference, now_ms: int) -> str:
     offset_text = "" if difference.offset is None else f" from offset {difference.offset} on"
-    age = now_ms - difference.at_ms
-    when_text = UNKNOWN_TIME_TEXT if age < -MAX_CLOCK_SKEW_MS else f"{max(0, age) / 60_000:.0f} minutes ago"
+    age_ms = now_ms - difference.at_ms
+    minutes_text = format_count(round(max(0, age_ms) / 60_000), "minute")
+    when_text = UNKNOWN_TIME_TEXT if age_ms < -MAX_CLOCK_SKEW_MS else f"{minutes_text} ago"
     return f"{difference.partition}{offset_text} ({difference.kind}, seen {when_text})"
 
 

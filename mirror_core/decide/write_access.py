@@ -35,7 +35,9 @@ class OperatorAction(StrEnum):
     SUPERVISE = "run the data plane"
     WATCH = "watch the old source"
     KEEP_WATCHER = "keep the watcher running"
+    RECOVER = "recover FAILED partitions"
     PLAN_FAILBACK = "plan a failback"
+    SHOW_FAILBACK = "show the failback that this mirror is for"
     SHOW_HOME_MIRROR = "show the mirror that this one led home"
 
 
@@ -76,6 +78,8 @@ class AccessSituation:
     pending_fence: PendingFence | None
     is_source_silent: bool
     is_copying: bool
+    has_failed: bool = False
+    """A partition is FAILED."""
     is_watched: bool = False
     """A watcher of the old source is alive, for example one that `supervise` runs."""
     home: WriteAccess | None = None
@@ -145,7 +149,11 @@ def _decide_while_mirroring(situation: AccessSituation) -> OperatorAction:
         return OperatorAction.PLAN_UNPLANNED_FAILOVER
     if situation.mirror.desired is DesiredState.PAUSED:
         return OperatorAction.RESUME_MIRROR
-    return OperatorAction.NOTHING if situation.is_copying else OperatorAction.SUPERVISE
+    if situation.mirror.failback_run:
+        return OperatorAction.SHOW_FAILBACK
+    if not situation.is_copying:
+        return OperatorAction.SUPERVISE
+    return OperatorAction.RECOVER if situation.has_failed else OperatorAction.NOTHING
 
 
 def _decide_open_run(situation: RunSituation, home: WriteAccess | None) -> WriteAccess:

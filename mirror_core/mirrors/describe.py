@@ -470,7 +470,7 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     """Copied partitions only. None: unknown, or none is copied."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
-    return None if not lags or None in lags else sum(lag or 0 for lag in lags)
+    return None if not lags or None in lags else sum(max(0, lag or 0) for lag in lags)
 
 
 def _make_lag_fact(rows: Collection[PartitionDescription], *, has_problems: bool) -> DescribedFact:

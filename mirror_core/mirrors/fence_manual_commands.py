@@ -31,7 +31,7 @@ from mirror_core.model.run import RunKind, RunState
 from mirror_core.model.text import format_option, format_shell_command, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
-from mirror_core.state.active_cluster import ActiveCluster, read_active_cluster
+from mirror_core.state.active_cluster import ActiveCluster, read_active_cluster, read_newest_announcements
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
@@ -404,11 +404,7 @@ def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
 
 def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
     """By the newest announcement of the clusters that answer, or by the evidence folder, which may know a later run."""
-    clusters = list(config.clusters.values())
-    with ThreadPoolExecutor(len(clusters)) as pool:
-        found = list(pool.map(lambda cluster: _find_announcement(cluster, name), clusters))
-    announcements = [announcement for announcement in found if announcement is not None]
-    newest = max(announcements, key=lambda announcement: announcement.precedence, default=None)
+    newest = read_newest_announcements(list(config.clusters.values()), ACTIVE_TOPIC_TIMEOUT_S).get(get_base_name(name))
     promoted = find_promoted_fence((config.path.parent / "evidence").absolute(), name)
     if promoted is not None and (newest is None or promoted.promoted_ms > newest.since_ms):
         active, run, since_ms = promoted.fence.destination, promoted.fence.run, promoted.promoted_ms
@@ -424,10 +420,3 @@ def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
     yield Finding("destination_was_promoted", active, since_ms=since_ms, run=run, cluster=cluster)
     yield from _find_way_home(config, name)
     yield Finding("promoted_destination_lost", active, cluster=cluster, mirror=name, file=file)
-
-
-def _find_announcement(cluster: ClusterConfig, mirror: MirrorName) -> ActiveCluster | None:
-    try:
-        return read_active_cluster(cluster, get_base_name(mirror), ACTIVE_TOPIC_TIMEOUT_S)
-    except MirrorError:
-        return None

@@ -146,7 +146,7 @@ def format_driver(lease: Lease | None, *, has_driver: bool, is_unknown: bool) ->
 def format_lag(lag: int | None, *, left_out: int) -> str:
     """`left_out`: partitions that are not copied."""
     text = format_offsets(lag)
-    return f"{text}, without {format_count(left_out, 'partition')} that are not copied" if left_out else text
+    return f"{text}, not counting {format_count(left_out, 'partition')} not copied" if left_out else text
 
 
 def format_offsets(count: int | None) -> str:

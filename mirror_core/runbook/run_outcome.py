@@ -27,7 +27,7 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.write_access import AccessSituation, WriteAccess, decide_write_access
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.config import ClusterConfig
+from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
@@ -37,7 +37,7 @@ from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, S
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.runbook.failover_conductor import has_disturbed_applications
-from mirror_core.state.active_cluster import read_active_cluster
+from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_broker_time_ms
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
@@ -52,8 +52,16 @@ def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
     try:
         state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
     except MirrorError:
-        return format_unknown_status(link.mirror)
+        return explain_unread_run(link, run.plan.kind)
     return format_run_outcome(link, state, run.id)
+
+
+def explain_unread_run(link: MirrorLink, kind: RunKind = RunKind.FAILOVER) -> tuple[str, ...]:
+    """What else tells where applications write, if the mirror's destination is silent. Never fails."""
+    known_lines: tuple[str, ...] = ()
+    with suppress(MirrorError):
+        known_lines = tuple(list_ways_past_fences(link.config, link.mirror.name))
+    return format_unknown_status(link.mirror, kind, known_lines)
 
 
 def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str, ...]:
@@ -68,6 +76,7 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
 
 
 def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool, is_copying: bool) -> WriteAccess:
+    statuses = state.partitions.get(link.mirror.name, {}).values()
     newest = find_newest_run(link.mirror.name, state.runs.values())
     return decide_write_access(
         AccessSituation(
@@ -76,6 +85,7 @@ def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool,
             pending_fence=state.pending_fences.get(link.mirror.name),
             is_source_silent=is_source_silent,
             is_copying=is_copying,
+            has_failed=any(status.state is PartitionState.FAILED for status in statuses),
             is_watched=observe_watcher(link.destination, state, link.mirror.name).state is WatcherState.ALIVE,
             home=None if newest is None else _read_home_access(link, state, newest),
         )
@@ -104,16 +114,12 @@ def find_recorded_access(mirror: Mirror, states: Mapping[ClusterName, State]) ->
         return None
 
 
-def explain_unseen_home(way_home: Mirror, cluster: ClusterConfig) -> Finding:
-    """What `cluster`, the destination of `way_home`, knows of the home mirror, whose state is on a silent cluster."""
-    home, announcement = get_base_name(way_home.name), None
-    with suppress(MirrorError):
-        announcement = read_active_cluster(cluster, home, TIMEOUTS.plan_state_s)
+def explain_unseen_home(way_home: Mirror, announcement: ActiveCluster | None) -> Finding:
+    """What is known of the home mirror, whose state is on a silent cluster. `announcement`: the newest of it."""
     return Finding(
         "home_mirror_unseen",
-        home,
+        get_base_name(way_home.name),
         destination=way_home.source,
-        cluster=cluster.name,
         active=announcement.active if announcement else "",
         since_ms=announcement.since_ms if announcement else 0,
         run=announcement.run if announcement else "",
@@ -230,7 +236,7 @@ def read_mirror_status(link: MirrorLink, run_id: str | None) -> tuple[str, ...]:
     try:
         state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
     except MirrorError:
-        return format_unknown_status(link.mirror)
+        return explain_unread_run(link)
     run = find_newest_run(link.mirror.name, state.runs.values()) if run_id is None else state.runs.get(run_id)
     lines = (*format_run_outcome(link, state, run.id), *_format_reverse_status(link, state, run)) if run else ()
     if run_id is None:

@@ -24,7 +24,6 @@ from mirror_core.decide.approval_rules import (
     select_valid_approvals,
 )
 from mirror_core.decide.failover_plan import PlanDecision
-from mirror_core.decide.run_status import format_unknown_status
 from mirror_core.decide.set_schedule import (
     PAST_NO_RETURN_PHASES,
     NextAction,
@@ -63,7 +62,7 @@ from mirror_core.runbook.conductor import (
     run_parallel,
 )
 from mirror_core.runbook.evidence_bundle import copy_page_or_report
-from mirror_core.runbook.run_outcome import is_awaiting_confirmation, read_mirror_status
+from mirror_core.runbook.run_outcome import explain_unread_run, is_awaiting_confirmation, read_mirror_status
 from mirror_core.state.approvals import find_approvals
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.point_of_no_return import is_past_no_return
@@ -381,7 +380,7 @@ class SetConductor(ABC, Generic[AnyConductor]):
         try:
             state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
         except MirrorError:
-            return format_unknown_status(link.mirror)
+            return explain_unread_run(link, self.KIND)
         run_ids = (run.id for run in state.runs.values() if (run.plan.mirror, run.set_run) == (name, attempt))
         return read_mirror_status(link, next(run_ids, None))
 

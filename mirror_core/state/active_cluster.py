@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,7 +28,7 @@ from mirror_core.kafka.transactional_producer import (
     TransactionalIdExhausted,
     TransactionalProducer,
 )
-from mirror_core.model.errors import AuthenticationFailed, MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.errors import AuthenticationFailed, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import ACTIVE_TOPIC, ClusterName, MirrorName, Partition
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.state_topic import STATE_TRANSACTION_MS
@@ -74,6 +76,23 @@ def read_active_clusters(config: ClusterConfig, timeout_s: float) -> dict[Mirror
     if ACTIVE_TOPIC in metadata.denied:
         raise _missing_read(config)
     return _read_until_deadline(config, deadline) if ACTIVE_TOPIC in metadata.topics else {}
+
+
+def read_newest_announcements(clusters: Collection[ClusterConfig], timeout_s: float) -> dict[MirrorName, ActiveCluster]:
+    """By mirror, over all clusters. One that does not answer tells nothing."""
+
+    def read(cluster: ClusterConfig) -> dict[MirrorName, ActiveCluster]:
+        try:
+            return read_active_clusters(cluster, timeout_s)
+        except MirrorError:
+            return {}
+
+    newest = dict[MirrorName, ActiveCluster]()
+    with ThreadPoolExecutor(max(1, len(clusters))) as pool:
+        for entries in pool.map(read, clusters):
+            for name, entry in entries.items():
+                newest[name] = max(newest.get(name, entry), entry, key=lambda row: row.precedence)
+    return newest
 
 
 def announce_active_cluster(

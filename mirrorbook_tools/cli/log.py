@@ -9,9 +9,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from mirror_core.cli.command_options import DryRunOption, JsonOption, YesOption, print_json, require_confirmation
+from mirror_core.cli.command_options import DryRunOption, JsonOption, YesOption, print_json, require_typed_name
 from mirror_core.cli.output import print_line
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.text import format_bytes
 from mirrorbook_tools.logdir import backup as backups
@@ -110,7 +111,9 @@ def truncate(
         for line in format_cut_plan(plan, backup):
             print_line(line, err=as_json)
         if not dry_run and plan.due_truncations:
-            require_confirmation(f"Cut {len(plan.due_truncations)} partition(s)?", yes)
+            partitions = [cut.log.partition for cut in plan.due_truncations]
+            lost = Finding("log_ends_to_cut", plan.owner.node_id, partitions=partitions, backup=str(backup or ""))
+            require_typed_name(str(plan.owner.node_id), yes, str(lost))
             if backup is not None:
                 backups.write_backup(
                     backup, plan.owner, plan.due_truncations, [directory.path for directory in log_dirs]

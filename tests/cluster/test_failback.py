@@ -24,16 +24,18 @@ from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, Partition, format_reverse_name
-from mirror_core.model.run import FailbackStrategy, RunMode, RunState
+from mirror_core.model.run import FailbackStrategy, RunKind, RunMode, RunState
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.rights.required_acls import CLUSTER_NAME
 from mirror_core.runbook.failback_steps import load_reverse_link, require_source_times
+from mirror_core.runbook.run_outcome import read_run_outcome
 from mirror_core.state import writer
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.drill.dying import DeathAt
+from tests.support.broker_faults import killed
 from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home
@@ -399,3 +401,19 @@ def test_a_plan_names_the_rights_that_its_strategy_lacks_and_a_run_asks_again_be
         with as_admin(pair.east) as client:
             create_acls(client, rights)
             wait_until_acls_present(client, rights)
+
+
+def test_a_promoted_destination_that_dies_in_a_failback_is_not_said_to_be_behind_a_fence(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 5)
+    mirrored = failed_over(pair, tmp_path, topic)
+    [failover] = [run for run in mirrored.state.runs.values() if run.plan.mirror == mirrored.name]
+    failback, link = failback_of(mirrored), mirrored.link
+    run = failback.begin(failback.plan().hash)
+    with killed(pair.west):
+        first, *others = read_run_outcome(link, run)
+    assert first == f"{Finding('run_state_unread', 'west', mirror=mirrored.name, run_kind=RunKind.FAILBACK)}."
+    assert any(failover.id in line for line in others), "east knows where applications were told to write"
+    assert f"{Finding('fence_state_unread', 'east', destination='west')}." not in others

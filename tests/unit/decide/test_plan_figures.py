@@ -637,7 +637,7 @@ def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: MirrorSnap
     unwatched = Finding("watch_need_unknown", view.mirror.name, reason="x")
     first = next(list_plan_warnings(replace(view, mode=mode, verification=known, watcher_alarms=(unwatched,))))
     assert (first.code, first.values["ends_run"]) == ("copy_differs", mode is RunMode.PLANNED)
-    assert first.values["listed"] == "1 partition(s): a-0 from offset 7 on (value, seen 1 minutes ago)"
+    assert first.values["listed"] == "1 partition(s): a-0 from offset 7 on (value, seen 1 minute ago)"
 
 
 def test_only_a_difference_that_the_proof_compares_is_said_to_end_the_run(view: MirrorSnapshot) -> None:

@@ -17,6 +17,7 @@ from mirror_core.decide.run_status import (
 )
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -261,13 +262,24 @@ def test_an_abort_that_was_cut_short_is_finished_by_resume_alone() -> None:
 def test_home_again_is_said_with_who_copies() -> None:
     run = a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE)
     assert "Applications write on east again, and west mirrors it." in said(run)
-    assert "west is NOT being updated. Next: `mirrorbook supervise m`" in said(run, copying=False)
+    assert "west is NOT being updated now." in said(run, copying=False)
+    assert "`mirrorbook supervise m`" in said(run, copying=False)
     assert "mirrors it" not in said(run, copying=False)
     assert "NOT" not in said(run)
 
 
 def test_a_destination_that_is_silent_leaves_the_way_to_open_the_source() -> None:
     assert "`mirrorbook cluster unfence east --from FILE`" in " ".join(format_unknown_status(MIRROR))
+
+
+@pytest.mark.parametrize("known_lines", [(), ("west WAS PROMOTED by run r",)])
+def test_a_promoted_destination_that_is_silent_in_a_failback_does_not_lead_to_the_old_source(
+    known_lines: tuple[str, ...],
+) -> None:
+    lost = Finding("promoted_state_unread", "west", source="east")
+    first, *others = format_unknown_status(MIRROR, RunKind.FAILBACK, known_lines)
+    assert f"{Finding('run_state_unread', 'west', mirror='m', run_kind='failback')}." == first
+    assert others == [*(known_lines or (f"{lost}.",))]
 
 
 @pytest.mark.parametrize("records", [0, 464])

@@ -106,6 +106,12 @@ def test_a_source_that_returned_offers_both_ways() -> None:
     [
         (QUIET, WriteLocation.SOURCE, OperatorAction.NOTHING),
         (replace(QUIET, is_copying=False), WriteLocation.SOURCE, OperatorAction.SUPERVISE),
+        (replace(QUIET, has_failed=True), WriteLocation.SOURCE, OperatorAction.RECOVER),
+        (
+            replace(QUIET, mirror=replace(MIRROR, failback_run="m-failback-1"), has_failed=True),
+            WriteLocation.SOURCE,
+            OperatorAction.SHOW_FAILBACK,
+        ),
         (replace(QUIET, is_source_silent=True), WriteLocation.SOURCE, OperatorAction.PLAN_UNPLANNED_FAILOVER),
         (
             replace(QUIET, mirror=replace(MIRROR, desired=DesiredState.PAUSED)),

@@ -108,7 +108,9 @@ def test_a_run_that_has_ended_tells_by_its_evidence_where_the_source_has_no_anno
     steps = [{"step": "promote", "state": promote, "ended_ms": 7_000}]
     report = {"run": {"id": PROMOTING, "plan": plan, "started_ms": 5}, "steps": steps}
     (folder / "run.json").write_text(json.dumps(report))
+    newest = {} if announced is None else {announced.mirror: announced}
     monkeypatch.setattr(fence_manual_commands, "read_active_cluster", lambda *_: announced)
+    monkeypatch.setattr(fence_manual_commands, "read_newest_announcements", lambda *_: newest)
     (tmp_path / "mirrorbook.yaml").write_text("clusters: {east: {bootstrap.servers: 'localhost:1'}}\n")
     told = [*fence_manual_commands.list_ways_past_fences(load_config(tmp_path / "mirrorbook.yaml"), "orders")]
     since_ms = announced.since_ms if announced is not None and announced.run == PROMOTING else 7_000

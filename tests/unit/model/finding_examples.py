@@ -52,6 +52,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "mirror": "orders",
     "offsets": 1_200,
     "partitions": ("orders-1", "orders-2"),
+    "backup": "/var/backups/broker-1",
     "reason": "timed out after 4 s",
     "recorded_id": "41c7",
     "rights": "ALTER on topic orders",

@@ -101,7 +101,7 @@ def test_what_was_refused_for_a_run_that_holds_the_mirror_names_that_one(monkeyp
 def test_a_run_that_was_begun_has_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(MIRROR, a_run("m-failback-1", RunKind.FAILBACK, RunState.DONE, 10)))
     lines = read_mirror_status(HERE, "m-failback-1")
-    assert lines[0] == "Applications write on east again. west is NOT being updated."
+    assert "west is NOT being updated now." in lines[0]
 
 
 def test_a_failback_whose_way_home_was_rejected_says_where_applications_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +150,7 @@ def test_where_the_way_home_is_not_known_that_is_said(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("run", [None, "m-failback-1"])
 def test_a_destination_that_is_silent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, run: str | None) -> None:
     answers(monkeypatch, State(), None)
+    monkeypatch.setattr(run_outcome, "list_ways_past_fences", lambda *_: ())
     assert "west does not answer" in read_mirror_status(HERE, run)[0]
 
 
@@ -187,25 +188,17 @@ def test_a_step_of_another_version_hides_no_other_mirror_of_a_list() -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_a_silent_home_is_told_by_the_announcement_that_the_way_home_can_read(
-    monkeypatch: pytest.MonkeyPatch, announced: bool
-) -> None:
-    def read(cluster: ClusterConfig, mirror: MirrorName, timeout_s: float) -> ActiveCluster:
-        assert (cluster, mirror) == (LINK.source, MIRROR.name)
-        if not announced:
-            raise Unreachable("no answer")
-        return ActiveCluster(
-            mirror=mirror,
-            active=MIRROR.destination,
-            cluster_id="w",
-            bootstrap_servers="localhost:1",
-            since_ms=7,
-            run="m-failover-2",
-            generation=3,
-        )
-
-    monkeypatch.setattr(run_outcome, "read_active_cluster", read)
-    finding = explain_unseen_home(BACK, LINK.source)
+def test_a_silent_home_is_told_by_the_announcement_that_the_way_home_can_read(announced: bool) -> None:
+    announcement = ActiveCluster(
+        mirror=MIRROR.name,
+        active=MIRROR.destination,
+        cluster_id="w",
+        bootstrap_servers="localhost:1",
+        since_ms=7,
+        run="m-failover-2",
+        generation=3,
+    )
+    finding = explain_unseen_home(BACK, announcement if announced else None)
     assert (finding.subject, finding.values["destination"]) == ("m", "west")
     assert (finding.values["active"], finding.values["run"]) == (("west", "m-failover-2") if announced else ("", ""))
 
