@@ -1,4 +1,4 @@
-"""What a run's audit log concludes, and its flaws. Judged by its entries and its plan only."""
+"""What a run's audit log concludes, and its flaws."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a canary tested on a cluster, and whether it passed.
+"""Whether a canary passed: each broker that answers must pass every kind that may be tried.
 
-Every broker that answers must pass every kind that may be tried. A listed broker that does not answer fails the canary
-only if it leads mirror partitions: applications cannot write there until it answers or leadership moves. Otherwise it
-is only named, as are offline partitions: a run must not wait for ever for a broker that is gone for good.
+A listed broker that does not answer fails it only if it leads mirror partitions. Otherwise it is only named, as are
+offline partitions: a run must not wait for ever for a broker that is gone for good.
 """
 
 from __future__ import annotations

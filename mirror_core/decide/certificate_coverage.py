@@ -1,7 +1,6 @@
 """How much of what a run promoted its certificates cover.
 
-Without the source there is nothing else to compare with. They are compared with the destination after promotion:
-applications write already, so a finding cannot stop the run.
+They are compared after promotion: applications write already, so a finding cannot stop the run.
 """
 
 from __future__ import annotations

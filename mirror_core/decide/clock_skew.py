@@ -1,4 +1,4 @@
-"""How old recorded times are, and whether this machine's clock can be compared with theirs."""
+"""How old recorded times are, and whether this machine's clock is comparable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The commands on a mirror: what each does, and every reason why it may not act now.
-
-A writing command first becomes the writer of the mirror's state, which fences the previous one, such as a run's
-conductor. So these rules are checked before, and again afterwards.
-"""
+"""The commands on a mirror: what each does, and every reason why it may not act now."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Topics that belong together: up to when the destination has everything that the source had of all of them.
+"""Up to when the destination has everything of topics that belong together.
 
-The earliest time counts up to which any partition's copy is complete, by the data plane's observations. So do
-partitions without a copy, and the last listing of topics: later topics may hold anything.
+Partitions without a copy limit that, and so does the last listing of topics: later ones may hold anything.
 """
 
 from __future__ import annotations

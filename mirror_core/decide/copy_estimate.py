@@ -1,4 +1,4 @@
-"""What a mirror's first copy takes in time and bytes, warnings before it is created; progress and time left."""
+"""A mirror's first copy: time, bytes, progress, and warnings before it is created."""
 
 from __future__ import annotations
 

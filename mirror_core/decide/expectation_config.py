@@ -1,7 +1,4 @@
-"""A user's expectations of mirrors: limits for tiers of topics, and own Great Expectations expectations.
-
-From `expectations` in mirrorbook.yaml, or the file named there. They remove none of Mirrorbook's own.
-"""
+"""A user's expectations of mirrors. They remove none of Mirrorbook's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans a failback: what the old source has that the new primary never had, and what becomes of it.
+"""Plans a failback: what becomes of what only the old source has.
 
 "Old source" is the mirror's source, which applications left; "new primary" is its destination.
 """

@@ -1,6 +1,6 @@
-"""Could a mirror be failed over now, and if not, why? What would it cost if its source died now?
+"""Could a mirror be failed over now? What would it cost if its source died now?
 
-Also how old the things are that a failover relies on (group sync, comparison, last drill), and readiness as a table.
+Also the age of what a failover relies on.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""What a failover moves, fixed when its run begins; every later step checks that it covered it.
+"""What a failover moves, fixed when its run begins.
 
-If each step listed topics anew, what one response happens to leave out would be promoted without being fenced, drained
-or compared.
-
-In a planned failover a person may leave offline partitions of the source behind, which can be neither drained nor
-compared. They are fenced with their topics and promoted as the destination has them; a failback finds and saves what
-only the source has.
+If each step listed topics anew, what one response leaves out would be promoted without being fenced, drained or
+compared. Offline partitions that a person leaves behind are fenced with their topics and promoted as the destination
+has them; a failback saves what only the source has.
 """
 
 from __future__ import annotations

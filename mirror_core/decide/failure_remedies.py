@@ -1,7 +1,7 @@
-"""What can be done about a FAILED partition: from the failure kind to the remedies that work.
+"""What can be done about a FAILED partition.
 
-Nothing restarts from offset zero by itself: a retry keeps the recorded topic ids, so it notices a deleted or recreated
-topic. Only a recopy, which is requested by name, gives up the copy.
+Nothing restarts from offset zero by itself: a retry keeps the recorded topic ids, so it notices a replaced topic. Only
+a recopy, requested by name, gives up the copy.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Late writes and the pending fence of a cluster that applications left by a failover.
 
-The state topic records what is pending; the cluster, when it answers, shows what it holds beyond what was copied. The
-deciding process may have been paused: so it decides before it takes control of the mirror, and again afterwards.
-
-A user's fence_command has no owner: its caller reads afterwards what the mirror's state wants, and corrects the
-cluster. Other clusters' records decide whether brokers may open to applications before their cluster is fenced.
+Other clusters' records decide whether brokers may open to applications before their cluster is fenced.
 """
 
 from __future__ import annotations

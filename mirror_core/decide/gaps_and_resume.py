@@ -1,4 +1,4 @@
-"""Gaps (offsets without a record for a reader), where a copy resumes, and the count of deleted offsets.
+"""Gaps (offsets without a visible record), where a copy resumes, and counts of deleted offsets.
 
 A gap [start, end) is filled with one transaction marker per offset. Markers have no sequence, so brokers do not refuse
 one too many. They do refuse one whose coordinator epoch is below the newest of its producer id
@@ -7,8 +7,8 @@ one too many. They do refuse one whose coordinator epoch is below the newest of 
     (end - next data sequence) mod 2**28 << 3 | attempt
 
 The first part is the count of filled offsets once this gap is full. It grows with each gap, so the first marker of a
-newer gap fences those of older ones; a higher attempt does the same inside one gap. A partition near the limit of that
-count is warned of; at the limit it becomes FAILED (gap-limit).
+newer gap fences those of older ones; a higher attempt does the same inside one gap. At the limit of that count a
+partition becomes FAILED (gap-limit).
 
 Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
 which counts in its number. So a healthy log ends at next sequence + offsets filled. One that ends earlier has a half
@@ -19,11 +19,9 @@ A broker that forgets producers (producer.id.expiration.ms, counted from record 
 even under a running copier, and then learns only the one that comes first. The sum is then too small, as if others had
 written: the logs themselves must be compared.
 
-A copy whose position fell behind the source's log start (retention, DeleteRecords) continues from that start. Both
-sides are then equal, and such offsets look like any other gap: no later comparison finds the loss. So it is counted
-when it happens and stored with the partition's status, before a task goes on: after a crash the same offsets are found
-again. Each counts once because log starts only grow: offsets below the end of the last recorded deletion are already
-counted. Heartbeats do not count: their topic is kept small on purpose.
+A copy whose position fell behind the source's log start continues from that start. Both sides are then equal, and no
+later comparison finds the loss. So it is counted when it happens, and stored before a task goes on. Log starts only
+grow, so each offset counts once.
 """
 
 from __future__ import annotations

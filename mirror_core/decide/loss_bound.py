@@ -1,8 +1,7 @@
-"""What an unplanned failover would lose, from the last observation of the source; and that as text.
+"""What an unplanned failover would lose, from the last observation of the source.
 
-Three lower bounds: offsets (the source's last observed ends minus the positions), the age of that observation, and the
-age of the newest heartbeat that arrived. So: at least so many offsets, plus what was acknowledged since the
-observation. The loss grows while the source is silent.
+Three lower bounds: offsets not copied, the age of that observation, and the age of the newest heartbeat that arrived.
+The loss grows while the source is silent.
 """
 
 from __future__ import annotations

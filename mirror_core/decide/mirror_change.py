@@ -1,10 +1,8 @@
-"""What another choice of topics and groups means for a mirror: what starts, stops, and goes on.
+"""What another choice of topics and groups means for a mirror.
 
 The data plane first drops a topic that leaves, and records where mirroring ended (LMO). Then it is released, or kept
-closed, and is the mirror's no longer. It may return if it still ends at that LMO.
-
-A split gives topics to a new mirror. Both share the producer id: a late task of the first is refused by the sequences
-of the second (ADR 0001).
+closed; it may return if it still ends at that LMO. After a split both mirrors share the producer id: a late task of the
+first is refused by the sequences of the second (ADR 0001).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Circles of mirrors (a topic must not come back to its source), and what a failback does to sibling mirrors.
+"""Circles of mirrors, and what a failback does to siblings, which mirror the old source elsewhere.
 
-A topic has the same name on every cluster, so mirrors form a circle only where one topic passes all their filters,
-opposite mirrors included. The search goes upstream from the mirror's source: only clusters that such a topic could come
-from are queried. Siblings mirror the old source to third clusters.
+A topic keeps its name, so mirrors form a circle only where one topic passes all their filters. The search goes upstream
+from the mirror's source, only to clusters that such a topic could come from.
 """
 
 from __future__ import annotations

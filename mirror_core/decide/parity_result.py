@@ -1,7 +1,6 @@
-"""Compared chunks in, parity result out. Lack of evidence never passes.
+"""Compared chunks in, parity result out.
 
-A log may have 10^11 offsets and a chunk has 50,000, so equal neighbouring chunks are joined. Rows that differ or could
-not be compared stay, with the findings that are reported and each row's first, which says how far it is equal.
+A log may have 10^11 offsets, so equal neighbouring chunks are joined.
 """
 
 from __future__ import annotations

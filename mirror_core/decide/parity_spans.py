@@ -1,7 +1,4 @@
-"""Cuts what is to be compared into spans of about as many bytes, and packs them into tasks.
-
-A span is the smallest unit: one task reads it from both sides, and it can be missing or fail on its own.
-"""
+"""Cuts what is to be compared into spans of about as many bytes, one task's smallest unit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Whether a process conducts a run, or watches the old source of a failover, by its newest heartbeat in the state
-topic.
-
-Watchers apply a pending fence when the cluster answers again, and check that an applied one holds.
-"""
+"""Whether a process conducts a run, or watches an old source, by its newest heartbeat."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Client quotas: staged while mirrored, set at promotion, taken away when applications have gone home.
+"""Client quotas: staged while mirrored, set at promotion, removed when applications have gone home.
 
-Nothing is set before promotion: a quota limits every user of the cluster. Quotas without a user, or of all users, cross
-as they stand, and plans say so.
+A quota limits every user of the cluster, so none is set before. Those without a user, or of all users, cross as they
+stand, and plans say so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The status of a run: where applications may write, what is pending, and the next command.
+"""A run's status, from the state topic only: a conductor's memory may be outdated.
 
-From the state topic only, never from a conductor's memory: that process may have been paused. Detects a run that stands
-still where no application can write, and that no process conducts.
+Detects a run that stands still where no application can write, and that no process conducts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Several mirrors in one failover or failback: what is due for each, whatever became of the others.
+"""What is due for each of several mirrors, whatever became of the others.
 
-Until one is past its point of no return, all move or all stay: one that fails takes the others back. After that a
-failed one is left for `resume`. In parallel order the others do not wait for it; nor do they in an unplanned failover,
-which has nothing to go back to.
+Until one is past its point of no return, one that fails takes the others back; after that it is left for `resume`. In
+parallel order the others do not wait for it; nor do they in an unplanned failover, which has nothing to go back to.
 
 A failback moves nobody before its way home: a failover of the reverse mirrors, by the same rule, due when all old
 sources are close behind.

@@ -1,7 +1,6 @@
-"""What the last probe of the source forbids before a planned promotion.
+"""What the last probe of the source forbids before promotion.
 
-If the source answers again during an unplanned run: whether a person must confirm (`failover resume NAME
---leave-behind`: what was not copied stays on the source), and the ways on.
+If the source answers again in an unplanned run, a person may have to confirm: what was not copied stays behind.
 """
 
 from __future__ import annotations

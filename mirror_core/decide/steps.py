@@ -1,7 +1,4 @@
-"""The steps of a failover and of a failback: one row each, with everything that is said of a step.
-
-Plans, journal order, DAG tasks, reports and the on-call pages are made from these rows.
-"""
+"""The steps of a failover and of a failback: one row each, with everything that is said of a step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Assigns partitions to tasks, shares a mirror's throttle among them, and decides how long an epoch lasts.
+"""Assigns partitions to tasks, shares a mirror's throttle, and decides an epoch's length.
 
-A comparison of logs that an epoch's end cuts short starts over in the next one, which is twice as long. There is a
-limit, since tasks that lost their driver may write until their epoch ends, and configuration changes wait for the next
-one. Callers pass the clock.
+A comparison that an epoch's end cuts short starts over in the next one, which is twice as long. There is a limit, since
+tasks that lost their driver may write until their epoch ends.
 """
 
 from __future__ import annotations

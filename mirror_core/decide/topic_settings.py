@@ -1,7 +1,6 @@
-"""A mirror topic's configuration while it is mirrored, and what it becomes at promotion.
+"""A mirror topic's configuration, and what it becomes at promotion.
 
-Until then the destination must not drop, rewrite or refuse a record that the source still has: so some configs are the
-mirror's. At promotion the source's values apply.
+Until then the destination must not drop, rewrite or refuse a record that the source still has.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What of the old source must be discarded, how to do that for each topic, and what each way costs.
+"""What of the old source must be discarded, how, and what each way costs.
 
 A log can be cut at a batch end with no open transaction. One that ends inside a transaction never gets its marker: its
 last stable offset stands still while the coordinator believes the transaction complete (a hanging transaction,
-KIP-890). At the first record of every open transaction others may be open, so the walk remembers the last batch end
-where none was.
+KIP-890). Where one begins others may be open, so the walk remembers the last batch end where none was.
 """
 
 from __future__ import annotations

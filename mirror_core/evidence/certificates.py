@@ -1,7 +1,6 @@
-"""Which receipts cover a log, and what they add up to. Pure.
+"""Which receipts cover a log, and what they add up to.
 
-A piece says what [first, next) of the destination held when it was acknowledged. Where several cover the same offsets
-the newest counts.
+A piece says what [first, next) of the destination held when it was acknowledged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Each table's columns, and what is expected of it.
-
-Mirrorbook's expectations always apply. User tiers and expectations are added.
-"""
+"""Each table's expectations: Mirrorbook's own always, then user tiers."""
 
 from __future__ import annotations
 

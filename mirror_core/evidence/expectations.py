@@ -1,6 +1,4 @@
-"""Great Expectations: judges tables by suites, including user expectations from a file, and publishes its Data Docs.
-Nothing leaves the machine: no analytics.
-"""
+"""Judges tables by suites with Great Expectations, without its analytics; publishes its Data Docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file that lifts a fence when the destination is dead. Written before any denial.
+"""The file that lifts a fence when the destination is dead.
 
 It holds names, not ACL entries: whatever is edited in, only denials of a fence's shape come out.
 """

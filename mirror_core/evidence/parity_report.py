@@ -1,4 +1,4 @@
-"""The evidence of a parity check: JSON, Parquet and one HTML page with sizes and digests, never record contents."""
+"""The evidence of a parity check: sizes and digests, never record contents."""
 
 from __future__ import annotations
 

@@ -2,12 +2,8 @@
 
 <directory>/mirror=<name>/date=<UTC day>/epoch-<generation>-<epoch>.parquet
 
-Files hold only what tasks reported. A killed task attempt takes its receipt with it, though its records are on the
-destination and the next attempt starts behind them. Such holes are found when receipts are read (`certificates`),
-because epochs overlap and may end in any order.
-
-Reads only files that agree with their heads. A day's receipts merge into one file, without pieces that no longer cover
-a log.
+A killed task attempt takes its receipt with it, though its records are on the destination. Such holes are found when
+receipts are read (`certificates`), because epochs overlap and may end in any order.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Checks receipt files against their heads in the state topic, and computes the next heads. Pure. Paths are below
-the mirror's folder.
-"""
+"""Checks receipt files against their heads, and computes the next ones. Paths are below the mirror's folder."""
 
 from __future__ import annotations
 

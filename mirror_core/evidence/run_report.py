@@ -1,6 +1,4 @@
-"""A run's pages: first screen, `run.json`, self-contained HTML page; that of a set's failover, a line per mirror
-with a link to its run; and a salvage's page, which has counts and offsets, no contents.
-"""
+"""Pages of a run, of a set's failover, and of a salvage: counts and offsets, no contents."""
 
 from __future__ import annotations
 

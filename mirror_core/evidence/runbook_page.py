@@ -1,4 +1,4 @@
-"""A mirror's runbook with its own names, commands and times, to print before it is needed."""
+"""A mirror's runbook with its own names, commands and times, to print beforehand."""
 
 from __future__ import annotations
 

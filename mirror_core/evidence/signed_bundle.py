@@ -1,11 +1,7 @@
-"""A run's evidence as a tamper-evident folder, and its offline verification with only a public key.
+"""A run's evidence as a tamper-evident folder, verified offline with only a public key.
 
-`plan.json`: the approved plan. `entries.jsonl`: the audit log and a line per file. `head.json`: number of lines, last
-hash, verdict, and a signature over these (Ed25519, RFC 8032, PEM keys). Other files lie beside and are hashed.
-
-openssl genpkey -algorithm ed25519 -out signing-key.pem
-
-openssl pkey -in signing-key.pem -pubout -out public-key.pem
+`entries.jsonl`: the audit log and a line per file. `head.json`: number of lines, last hash, verdict, and a signature
+over these (Ed25519, RFC 8032, PEM keys).
 """
 
 from __future__ import annotations

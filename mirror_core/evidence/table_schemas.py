@@ -1,6 +1,6 @@
-"""Columns of the tables that Spark and this process write: one definition of each, as Arrow schema and as DDL.
+"""Columns of the tables that Spark and this process write, as Arrow schema and as DDL.
 
-Offsets are int64, times UTC. A test compares the tables in the documentation with these.
+Offsets are int64, times UTC.
 """
 
 from __future__ import annotations

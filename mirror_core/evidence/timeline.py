@@ -1,8 +1,4 @@
-"""A run as a picture: bars for attempts, numbered marks for events, and the write block.
-
-Pure, from the audit log. Marks are also listed as text. Much longer stretches, such as a night of waiting, are cut and
-labelled with their length.
-"""
+"""A run as a picture: attempts, numbered events, and the write block. Long waits are cut and labelled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Background threads of the data plane: one syncs everything but records, one compares new records at a bounded rate.
+"""Threads of the data plane: one syncs, one compares new records at a bounded rate.
 
-A run that holds the mirror does both itself. Its start, like the end of the process, stops a comparison after the
-current chunk; the proof so far is kept.
+A run that holds the mirror does both itself. Its start stops a comparison after the current chunk; the proof so far is
+kept.
 """
 
 from __future__ import annotations

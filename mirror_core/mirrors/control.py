@@ -1,4 +1,4 @@
-"""Takes over a mirror's state for a command: look, decide, then take the control id."""
+"""Takes over a mirror's state for a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of topics that leave a mirror, once no task can append to them; and of those that return."""
+"""What becomes of topics that leave a mirror, and of those that return."""
 
 from __future__ import annotations
 

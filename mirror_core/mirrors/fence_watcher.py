@@ -1,8 +1,4 @@
-"""Applies a pending fence to the old source, verifies it, and watches it.
-
-Several watchers may act at once, and each may sleep; ACLs know no owner. Hence the room's rule: write to the state,
-act, write again.
-"""
+"""Applies a pending fence to the old source, verifies it, and watches it."""
 
 from __future__ import annotations
 

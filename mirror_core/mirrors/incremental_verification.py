@@ -1,5 +1,6 @@
-"""How far a mirror is verified, kept in the state topic. Several comparisons may run for hours: a difference found
-by another one stays until a later comparison finds its place equal.
+"""How far a mirror is verified, kept in the state topic.
+
+A difference that another comparison found stays until a later one finds its place equal.
 """
 
 from __future__ import annotations

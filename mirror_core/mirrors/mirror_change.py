@@ -1,11 +1,8 @@
 """Changes which topics and groups a mirror carries, while it runs.
 
-The new filters and what becomes of topics that leave are one transaction, whose record leads to the rest: the data
-plane drops the topics at its next plan, then they are released. A process that dies between two acts leaves the rest to
-the next `mirror change`, or the next sync.
-
-A split is one transaction. Before it, the source is told whose the denials of earlier ways home are; repeated after a
-crash, the split finds that done.
+One transaction has the new filters and what becomes of topics that leave: the data plane drops these at its next plan,
+then they are released. What a dead process left is finished by the next `mirror change`, or the next sync. Before a
+split, the source is told whose the denials of earlier ways home are; repeated after a crash, the split finds that done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of a mirror, as data: stable keys and typed values; labels and texts come from one table."""
+"""What is known of a mirror: typed values under stable keys; texts come from one table."""
 
 from __future__ import annotations
 

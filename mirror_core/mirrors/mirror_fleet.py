@@ -1,6 +1,6 @@
-"""Several mirrors in one process, independent of each other's failures.
+"""Several mirrors in one process: each is copied when it may be, else its fence is watched.
 
-Each is copied whenever it may be; else its fence is watched; when it ends, it is tried again.
+One that ends is tried again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The old source's fence: observation, late writes, and denials while a run holds the mirror.
 
-A run may stand for hours after the point of no return. Taking the control id would end a conductor at work, so nothing
-is written to the state here: a later step or watcher records what is seen.
+The run's conductor may be at work, so nothing is written to the state: a later step or watcher records what is seen.
 """
 
 from __future__ import annotations

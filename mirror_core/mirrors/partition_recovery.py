@@ -1,7 +1,7 @@
 """Carries out an approved plan for FAILED partitions.
 
-A recopy first records all partitions as FAILED, kind `recopying`, with the topic's id. So the data plane leaves them
-alone, and after a crash recover sees how far it came. Partition records go last; then the next plan copies the topic.
+A recopy first records all partitions as FAILED, kind `recopying`, with the topic's id: the data plane leaves them
+alone, and a repeat sees how far it came. Partition records go last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""May a replay write saved records to its topics now? Checked before the dry run, and before it writes."""
+"""May a replay write saved records to its topics now?"""
 
 from __future__ import annotations
 
