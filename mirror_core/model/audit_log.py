@@ -1,7 +1,6 @@
-"""Hash-chained audit log of a run.
+"""A run's audit log.
 
-Each line holds the previous line's hash: whoever changes or removes one must rewrite all later ones, which the bundle's
-signature detects.
+Each line holds the previous line's hash: whoever changes or removes one must rewrite all later ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Figures of plans and steps: typed values under stable keys; labels, units and texts come from one table.
-
-None is unknown, never zero. `unknown` and `none` are written here only.
-"""
+"""Figures of plans and steps: typed values under stable keys. None is unknown, never zero."""
 
 from __future__ import annotations
 

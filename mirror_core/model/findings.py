@@ -1,7 +1,4 @@
-"""What a rule found, as data: a code, what it is about, and values. `findings.toml` has the sentences.
-
-No code reads meaning out of a text.
-"""
+"""What a rule found, as data: a code, what it is about, and values. `findings.toml` has the sentences."""
 
 from __future__ import annotations
 

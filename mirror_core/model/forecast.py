@@ -1,7 +1,4 @@
-"""What a plan predicts and a run measures. None: unknown.
-
-What an unplanned failover would lose, per partition and per transaction.
-"""
+"""What a plan predicts and a run measures. None: unknown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Makes Python's cyclic garbage collector run less often.
 
-With 5,000 partitions in memory it took a third of a sync or failover. Objects outside of cycles are still freed at
-once.
+With 5,000 partitions in memory it took a third of a sync or failover.
 """
 
 from __future__ import annotations

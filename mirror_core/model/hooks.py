@@ -1,4 +1,4 @@
-"""Hooks of mirrorbook.yaml, what their results mean, and when they are called again.
+"""Hooks of mirrorbook.yaml, and what their results mean.
 
 References (`${env:NAME}`) stay unresolved: displayed hooks must hold no secret.
 """

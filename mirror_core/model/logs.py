@@ -1,7 +1,6 @@
 """Structured log on standard error.
 
-`log_context` sets fields for the current thread; others are keyword arguments. Unknown fields are rejected, even below
-the log level. Lines never hold secrets: errors are checked where they are made.
+Unknown fields are rejected, even below the log level. Lines never hold secrets: errors are checked where they are made.
 """
 
 from __future__ import annotations

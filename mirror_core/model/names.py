@@ -1,7 +1,4 @@
-"""Names and offsets. Partitions sort by topic, then by number.
-
-Users' regular expressions match whole names, in linear time.
-"""
+"""Names and offsets. Users' regular expressions match whole names, in linear time."""
 
 from __future__ import annotations
 

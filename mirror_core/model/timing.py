@@ -1,4 +1,4 @@
-"""Clocks, and limits of liveness and silence. Other durations stand where they are used.
+"""Clocks, and limits of liveness and silence.
 
 Measure intervals with `time.monotonic`, or `read_steady_s` where a process may sleep: people and NTP set the wall
 clock, `now_ms`. A run's times are those of `StateWriter.now_ms`.

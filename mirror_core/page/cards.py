@@ -1,5 +1,4 @@
-"""The first screen of a mirror: can it fail over now, what would that cost, how long would it take, and how is that
-known. Pure."""
+"""A mirror's first screen: can it fail over now, at what cost, how fast, and how is that known."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A mirror's page: facts, each with its age, tables with the worst first and 100 rows a page, plots. Pure.
-
-Unknown is a value. Templates escape all strings.
-"""
+"""A mirror's page: facts with their age, plots, and tables with the worst first, 100 rows a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all mirrors, a line for each, and the sets of mirrors that are moved together. Pure."""
+"""The list of all mirrors, a line for each, and of sets."""
 
 from __future__ import annotations
 

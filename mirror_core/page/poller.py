@@ -1,6 +1,6 @@
-"""Polls the clusters once for all open pages, in background threads while requests come.
+"""Polls the clusters once for all open pages, while requests come.
 
-Pages use the latest result with the time when its poll began: an unreachable cluster delays no page.
+Pages use the latest result: an unreachable cluster delays no page.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Reports in a folder of the evidence, on this machine or below `evidence.copy_to`: only pages and their JSON, and only
-from that folder.
+"""Reports in a folder of the evidence, here or below `evidence.copy_to`: only pages and their JSON.
 
-Reports of a mirror's hourly comparisons and checks have a folder of their own in that of the mirror. A store may hang:
-each read has a thread, and requests wait for seconds only.
+A store may hang: each read has a thread, and requests wait for seconds only.
 """
 
 from __future__ import annotations

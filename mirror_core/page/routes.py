@@ -1,7 +1,4 @@
-"""The pages, by address. Knows no web server.
-
-Everything is escaped; nothing that would hide, or turn a line round, stays as it is.
-"""
+"""The pages, by address. Knows no web server. Everything is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and their steps, from the journal; forecasts of plans beside the measured figures of their runs. Pure."""
+"""Runs and their steps; forecasts beside measured figures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A comparison as a file: what to compare, in which spans, and what was known before.
-
-The control principal writes it, tasks read it, and the verdict follows it: a span without rows never passes.
-"""
+"""A comparison as a file: the control principal writes it, tasks read it, and the verdict follows it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A planned comparison's rows as a table, which tasks write and the verdict reads.
 
-An error is a row, too. Of several readings of a span the worst one counts; rows outside the plan's spans are ignored.
+An error is a row, too. Rows outside the plan's spans are ignored.
 """
 
 from __future__ import annotations

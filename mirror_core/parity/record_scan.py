@@ -1,7 +1,6 @@
-"""A topic's records as a table: which offsets to read, and Arrow batches of them.
+"""A topic's records as a table. Options are those of Spark's Kafka source, where it has them.
 
-Options are those of Spark's Kafka source, where it has them. Offsets are fixed once, when a table is planned: reading
-it twice gives the same records.
+Offsets are fixed when a table is planned: reading it twice gives the same records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saves records to Parquet before their log is truncated.
 
-A salvage is written beside its place, counted against the log, synced to disk, and then moved into place.
+Written beside its place, counted against the log, synced to disk, then moved into place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Writes chosen records of a salvage back to topics: selection, plan, one task's work, and outcome.
+"""Writes chosen records of a salvage back to topics.
 
-Records keep partition, order, timestamp, key, value and headers. A repeated replay continues where the last one ended,
-because each transaction that writes records also commits the progress.
+They keep partition, order, timestamp, key, value and headers. A repeat continues where the last one ended: each
+transaction also commits the progress.
 """
 
 from __future__ import annotations

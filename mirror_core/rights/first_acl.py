@@ -1,7 +1,7 @@
 """Would the first ACL on a resource lock out everybody who uses it without one?
 
-With `allow.everyone.if.no.acl.found=true` it leaves only the principals that ACLs name. Brokers hide the setting's
-value, so what they allow our principals has to tell.
+With `allow.everyone.if.no.acl.found=true` it does. Brokers hide that setting, so what they allow our principals has to
+tell.
 """
 
 from __future__ import annotations

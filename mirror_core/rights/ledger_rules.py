@@ -1,7 +1,6 @@
 """Checks ledger entries: a forged one would grant, or remove, what its author likes.
 
-Finds denials of a demotion that must outlive the next promotion, which lifts denials and so would revive grants that
-the source has withdrawn meanwhile.
+Finds denials of a demotion that must outlive the next promotion, or rights that the source has withdrawn would revive.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The canary: tries each broker as applications do, on a topic made and deleted for it.
+"""Tries each broker as applications do, on a topic made and deleted for it.
 
-Acknowledgement alone is no proof: brokers have acknowledged and dropped records of a producer whose state they believed
-to know.
+Brokers have acknowledged and dropped records of a producer whose state they believed to know.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Compares a promoted cluster with its certificates, without the source.
+"""Compares a promoted cluster with its certificates.
 
-Applications already write, so this never fails the run: it reports what is unreadable or different.
+Applications already write, so this never fails the run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What failover and failback share: open a run, take its steps, abort it.
-
-A process that only reads, or would be refused, takes no control of the mirror: that would cost a healthy run its
-conductor.
-"""
+"""What failover and failback share: open a run, take its steps, abort it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's.
-
-Also offline source partitions that a planned failover leaves behind.
-"""
+"""The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A drill: a real failover of a mirror made for it.
 
-Its topic and group belong to no other mirror or application. Everything it creates carries its name, so the next drill,
-or `clean`, finds what a killed one left, even if the base mirror is gone.
+Everything it creates carries its name, so the next drill, or `clean`, finds what a killed one left.
 """
 
 from __future__ import annotations

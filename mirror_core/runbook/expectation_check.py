@@ -1,7 +1,4 @@
-"""`mirror check`: judges readiness and drift with Great Expectations.
-
-Changes nothing and reads no records. What could not be read is never a pass.
-"""
+"""`mirror check`: judges readiness and drift with Great Expectations. Reads no records."""
 
 from __future__ import annotations
 

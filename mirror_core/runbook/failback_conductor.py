@@ -1,7 +1,6 @@
-"""Failback of one mirror or several: return from the new primary to the old source, protected again.
+"""Failback of one mirror or several.
 
-Two approvals: for what is discarded on the old source, and for the reverse failover, which moves applications. Until
-then they write on the new primary.
+Two approvals: for what is discarded on the old source, and for the reverse failover, which moves applications.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Failover: plan, begin, take steps, abort. The same from the CLI, from Airflow, after any crash."""
+"""Failover: plan, begin, take steps, abort."""
 
 from __future__ import annotations
 

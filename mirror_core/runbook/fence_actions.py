@@ -1,7 +1,4 @@
-"""The fence of a run's source: `fence_command`, the lift at abort, and the file that lifts it if the destination dies.
-
-The file is written before any denial.
-"""
+"""The fence of a run's source, its lift at abort, and the fence file, written before any denial."""
 
 from __future__ import annotations
 

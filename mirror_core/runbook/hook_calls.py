@@ -1,6 +1,6 @@
-"""What a hook needs, and one HTTP attempt. Programs: `sync.subprocess_hook`.
+"""What a hook needs, and one HTTP attempt within its timeout.
 
-It ends within its timeout. Nothing but the status is recorded: a response may hold secrets.
+Nothing but the status is recorded: a response may hold secrets.
 """
 
 from __future__ import annotations

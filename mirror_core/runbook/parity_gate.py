@@ -1,6 +1,4 @@
-"""The parity gate: what a run's comparisons found, and, before anybody is stopped, what is left to compare behind the
-fence.
-"""
+"""The parity gate: what comparisons found, and what is left to compare behind the fence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every failover ends with: record the LMO, promote, switch, canary, report. Nothing here needs the source."""
+"""The steps that end every failover. Nothing here needs the source."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Waits until an unplanned failover's destination logs are stable and on all in-sync replicas.
+"""Waits until an unplanned failover's logs are stable and on all in-sync replicas.
 
-Finds what somebody else has written at their ends: the source's records are missing from there on, whatever the logs'
-ends say.
+Finds what somebody else wrote at their ends: the source's records are missing from there on.
 """
 
 from __future__ import annotations

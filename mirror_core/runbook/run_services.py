@@ -1,6 +1,4 @@
-"""What failover and failback need, with or without Spark; what each step is given; how one keeps the data plane's
-lease.
-"""
+"""What failover and failback need, with or without Spark, and what each step is given."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """One failover or failback of several mirrors; each keeps its own run and journal.
 
-`decide.set_schedule` decides the next moves from the journals after each round, so a repeated call after a crash
-continues.
+Next moves come from the journals after each round, so a repeated call after a crash continues.
 """
 
 from __future__ import annotations

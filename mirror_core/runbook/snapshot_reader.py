@@ -1,7 +1,6 @@
-"""Snapshots both clusters of a mirror for a plan, in parallel, within seconds, even if one is dead or hangs.
+"""Snapshots both clusters for a plan, within seconds, even if one is dead or hangs.
 
-Consumer groups are read as far as there is time. The unplanned snapshot is derived from a planned one, without another
-request. Also finds sibling mirrors to third clusters.
+The unplanned snapshot is derived from a planned one, without another request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What steps record for later steps, and for themselves after a crash, until the run ends."""
+"""What steps record for later steps, and for themselves after a crash."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Step `switch`: tells applications the active cluster, by topic and by hooks.
 
-Failures are evidence and never block a failover. A hook call is recorded before every attempt and after its end: it
-happens at least once, and the run id identifies repetitions.
+Failures never block a failover. A hook is called at least once, and the run id identifies repetitions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Truncation of the old source's logs at failback: strategies `offline`, `replica` and `handover`.
+"""Truncation of the old source's logs at failback.
 
 `offline`: people cut log files of stopped brokers. A returning broker follows the others, so a cut replica would be
-filled again. So each partition is first reduced to one replica, and gets the others back after the cut.
+filled again: each partition is first reduced to one replica, and gets the others back later.
 
 `replica` and `handover`: a new replica is parked below the point and leads; others truncate. `replica` has people stop
 the leader, then elects uncleanly. `handover` makes the leader add the short replica to the in-sync ones.
 
 A replica outside the ISR can be throttled (KIP-73), not stopped: after ten seconds the quota window forgets, and it
-fetches once more. So it is parked below the point, with time left to stop the leader. What it lacks is copied again.
+fetches once more. So it is parked with time left to stop the leader; what it lacks is copied again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executor side of copying. Workers import it, so it must not import Spark."""
+"""Copying on executors. Must not import Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What executors run: comparisons, salvage, replays. Workers import it, so it must not import Spark."""
+"""What executors run besides copying. Must not import Spark."""
 
 from __future__ import annotations
 

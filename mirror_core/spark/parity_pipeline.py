@@ -1,9 +1,8 @@
-"""A planned comparison as a DataFrame: each task reads both sides of its spans, and executors write the rows.
+"""A planned comparison as a DataFrame, whose rows executors write.
 
-Every span gets a row, also one that kills its worker. The last attempt of a task compares nothing: with one span it
-writes an error row, with several it writes none, and `write_rows` compares each of them in a task of its own.
-
-`write_rows` works in waves, each a committed part of the table. Two are in flight, so no slot waits for a straggler.
+Every span gets a row, also one that kills its worker: the last attempt of a task compares nothing. With one span it
+writes an error row, with several none, and `write_rows` compares each of them in a task of its own. Two waves are in
+flight, so no slot waits for a straggler.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Receipts as a table, and queries over it: holes and overlaps, digests, throughput, what would have been lost.
+"""Receipts as a table, and SQL over its view `receipts`.
 
-Queries are SQL over view `receipts`, so they run in any session. They believe each file of the folder: whether one was
-lost or altered is for `mirrorbook parity --against certificates` to say.
+Queries believe each file of the folder: whether one was lost or altered is for `mirrorbook parity --against
+certificates` to say.
 """
 
 from __future__ import annotations

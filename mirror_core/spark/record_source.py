@@ -1,7 +1,6 @@
-"""A topic's records as a DataFrame: `spark.read.format("mirrorbook")` on Spark 4, `read_records` on every version.
+"""`spark.read.format("mirrorbook")` on Spark 4, and `read_records` on every version.
 
-Exact records by offset range: committed ones only, without what fills gaps. Offsets are fixed when the DataFrame is
-made, so two actions on it see the same records. Options: `parity.record_scan.RecordScanOptions`.
+Committed records only, without what fills gaps. Options: `parity.record_scan.RecordScanOptions`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Copies on Spark: a job for each assignment, one group of jobs for each epoch.
-
-Spark restarts killed tasks. One that dies each time costs the epoch only its own receipts.
-"""
+"""Copies on Spark: a job for each assignment, so one whose worker dies each time costs no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saves divergent tails, and writes saved records back: the same functions as in one process, on executors."""
+"""Saves divergent tails, and writes saved records back, on executors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Topic `__mirrorbook_active`: which cluster each mirror's applications should use.
 
-One compacted partition, JSON by mirror name, on both clusters: the higher generation wins, then the later one. Only the
-next generation is decided by it. Written under the mirror's own transactional id, which fences a writer that slept.
+On both clusters: the higher generation wins, then the later one. Written under the mirror's own transactional id, which
+fences a writer that slept.
 """
 
 from __future__ import annotations

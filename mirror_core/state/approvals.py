@@ -1,6 +1,6 @@
-"""Plans shown and approvals given in Airflow, for the conductor to verify.
+"""Plans shown and approvals given in Airflow.
 
-Checkpoints written without the owner's transactional id: they fence nobody.
+Written without the owner's transactional id: they fence nobody.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run's journal: intent before each step, evidence after it; finished steps stay finished.
+"""A run's journal: intent before each step, evidence after it.
 
 The writer owns the mirror's transactional id (KIP-98), so what it reads is current.
 """

@@ -1,8 +1,8 @@
-"""The lease of a mirror's data plane, and recovery of its writer. Taking it fences its owner; a fresh one is respected.
+"""The lease of a mirror's data plane, and recovery of its writer.
 
 Brokers fence a producer whose transaction timed out, and a new writer fences the holder of the id. So a writer is
 recovered only while the state topic says that the lease is ours, and kept only if it says so afterwards: a process that
-took the id in between is refused its next write; one that wrote its lease has the mirror.
+took the id in between is refused its next write, or has written its lease and has the mirror.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A mirror with the configuration of both clusters, found by name; and whether these are the clusters it was created
-for.
-"""
+"""A mirror with both clusters' configuration, and whether these are the clusters it was created for."""
 
 from __future__ import annotations
 

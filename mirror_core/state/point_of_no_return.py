@@ -1,7 +1,7 @@
-"""Whether a run is past its point of no return: only once rights may have been granted.
+"""Whether a run may have granted rights.
 
-Step `promote` writes its intent first, so it may have begun and failed before any grant. `PromotionCheck` records that,
-and changes before the first grant.
+Step `promote` writes its intent first, so it may have failed before any grant. `PromotionCheck` records that, and
+changes before the first grant.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Keys and values of the state topic. Pure.
+"""Keys and values of the state topic. A value is a versioned envelope, `{"v": 2, "data": ...}`.
 
-A value is a versioned envelope, `{"v": 2, "data": ...}`. Above `PIECE_BYTES` the bytes go under `piece/<key>/0`,
-`piece/<key>/1`..., and the key holds their number and digest. One transaction, pieces first: a reader of the head has
-the pieces.
+Above `PIECE_BYTES` the bytes go under `piece/<key>/0`, `piece/<key>/1`..., and the key holds their number and digest.
+Pieces come first: a reader of the head has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Heartbeats of a run's conductor, and of a long command on a mirror.
 
-The transactional writer writes start and release, so a process that lost the run cannot. Heartbeats between use no
-transaction: an unacknowledged one neither loses the mirror nor hides records.
+Start and release are transactional, so a process that lost the run cannot write them. Heartbeats between are not: an
+unacknowledged one neither loses the mirror nor hides records.
 """
 
 from __future__ import annotations

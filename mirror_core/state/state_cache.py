@@ -1,8 +1,7 @@
-"""Cached state, read further while a run is active.
+"""Cached state, read further while a run is active, else from the start.
 
-Only for provably the same log without gaps: same topic id, leader epoch (no truncation) and log start, and a record at
-every offset from the position on. A record that compaction removed may have been a tombstone of a cached key; this
-needs no clocks. Otherwise the topic is read from the start.
+Only for provably the same log without gaps: same topic id, leader epoch and log start, and a record at every offset
+from the position on. One that compaction removed may have been a tombstone of a cached key.
 """
 
 from __future__ import annotations

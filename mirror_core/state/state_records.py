@@ -1,7 +1,4 @@
-"""All durable state as records of one compacted topic. Pure.
-
-A null value deletes. An unreadable record affects only its mirror.
-"""
+"""All durable state as records of one topic. A null value deletes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Reads the state topic from its leader, from the start or a known position; explains failed writes by too few
-replicas.
+"""Reads the state topic from its leader; explains failed writes by too few replicas.
 
-Open transactions hide what follows. A commit is acknowledged before its marker is in the log (KIP-98), so the end is
-the leader's log end.
+A commit is acknowledged before its marker is in the log (KIP-98), so the end is the leader's log end.
 """
 
 from __future__ import annotations

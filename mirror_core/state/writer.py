@@ -1,7 +1,6 @@
-"""Exclusive writes to the state topic: one owner of a transactional id at a time.
+"""Exclusive writes to the state topic.
 
-Taking the fixed id fences the previous owner (a run's conductor, or a data plane), so only callers that checked first
-take one.
+Taking the id fences the previous owner, so only callers that checked first take one.
 """
 
 from __future__ import annotations

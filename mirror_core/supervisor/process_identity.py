@@ -1,6 +1,4 @@
-"""Tells a process from others that reused its pid: on another machine, in a container, after a boot. Without /proc,
-nothing is signalled.
-"""
+"""Tells a process from others that reused its pid. Without /proc, nothing is signalled."""
 
 from __future__ import annotations
 

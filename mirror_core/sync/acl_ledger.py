@@ -1,8 +1,4 @@
-"""The ledger of ACL entries: recorded before they exist, forgotten after they are gone.
-
-A process that slept learns after its action that it lost the mirror; it then makes the cluster hold what the ledger
-says.
-"""
+"""The ledger of ACL entries: recorded before they exist, forgotten after they are gone."""
 
 from __future__ import annotations
 

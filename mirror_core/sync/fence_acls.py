@@ -1,7 +1,6 @@
-"""The fence by ACLs: nobody can write the mirror's topics on a cluster, and that is verified.
+"""The fence by ACLs.
 
-CreateAcls returns up to some hundred milliseconds before brokers enforce an entry. Also finds lifted denials that exist
-again.
+CreateAcls returns up to some hundred milliseconds before brokers enforce an entry.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Programs of the user that fence a cluster, and lift that, where Kafka's ACLs do not rule it."""
+"""A user's programs that fence a cluster, and lift that, where ACLs do not rule it."""
 
 from __future__ import annotations
 

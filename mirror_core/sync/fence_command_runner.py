@@ -1,7 +1,6 @@
-"""Calls fence commands under the mirror's ownership, and repairs calls that came too late.
+"""Calls fence commands under the mirror's ownership, and repairs late calls.
 
-The caller writes to the state before and after the call. A topic stays closed while another mirror's failover needs
-that.
+A topic stays closed while another mirror's failover needs that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Commits group offsets on the destination, safely against processes that act too late.
 
-A sync or follower may sleep before its commit while a promotion happens. Where the data principal has no right to
-commit, ownership is checked again before the control principal commits.
+Where the data principal has no right to commit, ownership is checked again before the control principal commits.
 """
 
 from __future__ import annotations

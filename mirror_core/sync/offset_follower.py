@@ -1,6 +1,6 @@
-"""Follows commits of groups on the source, and repeats them on the destination within a second.
+"""Repeats the source's group commits on the destination within a second.
 
-Must not disturb copying: failures are counted, and following starts over. The sync stays the truth.
+Must not disturb copying: failures are counted, and following starts over.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client quotas of applications: staged by a sync, set at promotion, staged again when applications have gone home."""
+"""Client quotas: staged by a sync, set at promotion, staged again after the way home."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs a user's program. Its output may hold secrets: only the exit code is kept.
 
-It inherits no secret: this process's environment holds the passwords that `${env:NAME}` names, and Airflow's.
+It inherits no secret, neither this process's nor Airflow's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides when a mirror topic of a compacted source may be compacted, too.
 
-A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So a mirror
-topic is compacted once it has caught up and deletions need not be held, until it meets such a record.
+A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So it must
+have caught up, hold no deletions, and meet no such record.
 """
 
 from __future__ import annotations

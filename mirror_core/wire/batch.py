@@ -1,12 +1,11 @@
-"""Record batches (magic 2) by their 61 header bytes: find, verify and re-address them in place.
+"""Record batches (magic 2) by their 61 header bytes.
 
 Positions: base offset 0, length 8 (of what follows), leader epoch 12, magic 16, CRC-32C 17 (over 21 to the end),
 attributes 21, last offset delta 23, base timestamp 27, max timestamp 35, producer id 43, producer epoch 51, base
 sequence 53, record count 57, records 61.
 
-Digests of content are equal as sent and as read back, and add up modulo 2**128 to those of ranges; each includes its
-offset. XXH3 detects accidents, not an attacker who chooses both records; log comparisons use `parity.keyed_digest` (ADR
-0014).
+Digests of content are equal as sent and as read back, include offsets, and add up modulo 2**128. XXH3 detects
+accidents, not an attacker: log comparisons use `parity.keyed_digest` (ADR 0014).
 """
 
 from __future__ import annotations

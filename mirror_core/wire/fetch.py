@@ -1,7 +1,7 @@
 """Fetch v10 (brokers 2.1 to 4.x). Records are views.
 
-From v11 on a leader may name another replica instead of records (KIP-392): it may lag, and the response looks like
-an empty log. v10 always reads from the leader.
+From v11 on a leader may name another replica instead of records (KIP-392): it may lag, and the response looks like an
+empty log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Decodes offset commits of `__consumer_offsets`, and records of `__share_group_state` (KIP-932).
+"""Decodes records of `__consumer_offsets` and `__share_group_state` (KIP-932).
 
-OffsetCommitKey v0 and v1, OffsetCommitValue v0 to v4. Keys with other versions are about group members.
+Keys other than OffsetCommitKey v0 and v1 are about group members.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hidden records use up offsets, and no consumer receives them.
 
-Clients drop records of a batch below the requested position, and hidden records have offset delta -2**31. Brokers
-count the records of uncompressed batches without checking deltas (they check compressed ones). The batch header is
-valid: it takes its offsets and sequences.
+Their offset delta is -2**31, and clients drop records below the requested position. Brokers count the records of
+uncompressed batches without checking deltas. The batch header is valid: it takes its offsets and sequences.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 (before KIP-98) from old segments, rewritten as magic 2.
+"""Messages of magic 0 and 1 (before KIP-98), rewritten as magic 2.
 
 Offset, length, CRC-32 (of what follows), magic, attributes, in magic 1 a timestamp, key, value. A compressed one's
 value is a set of messages, its offset that of the last; inner offsets are absolute in magic 0, relative in magic 1

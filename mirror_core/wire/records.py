@@ -1,6 +1,6 @@
 """Decodes records of a batch (magic 2), with every codec that brokers store.
 
-Header names stay bytes: some are not UTF-8 and must be compared and saved. Damaged bytes raise MalformedBatch only.
+Header names stay bytes: some are not UTF-8.
 """
 
 from __future__ import annotations

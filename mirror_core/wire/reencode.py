@@ -1,10 +1,8 @@
-"""Rewrites batches that cannot be copied as they are.
+"""Rewrites batches that cannot be copied as they are; merges tiny uncompressed ones.
 
 Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so compacted ones are split at missing
-offsets. Keys, values, headers stay as bytes, timestamps as consumers see them: with LogAppendTime the batch's maximum,
-since the destination recomputes the header.
-
-Merges a partition's tiny uncompressed batches, whose deltas change without touching keys and values.
+offsets. With LogAppendTime records get the batch's maximum timestamp, which consumers see: the destination recomputes
+the header.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""WriteTxnMarkers v1 (KIP-98): control records that fill offsets without records.
+"""WriteTxnMarkers v1 (KIP-98): control records that fill offsets.
 
-Each marker takes one offset, even without an open transaction, and no consumer sees it. Needs CLUSTER_ACTION or
-ALTER on the cluster, no topic right.
+Each takes one offset, even without an open transaction, and no consumer sees it. Needs CLUSTER_ACTION or ALTER on the
+cluster.
 """
 
 from __future__ import annotations
