@@ -1,4 +1,4 @@
-"""`python -m mirror_core` is `mirrorbook`, in exactly this interpreter: how our processes start each other."""
+"""`python -m mirror_core`: our processes start each other in the same interpreter."""
 
 from mirror_core.cli.main import main
 

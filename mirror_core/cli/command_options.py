@@ -1,4 +1,4 @@
-"""What commands share. Shell completion prints no errors: a shell shows nothing but completions."""
+"""What commands share. Shell completion prints no errors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`mirrorbook json-schema`: JSON Schemas of --json output, made from types and docstrings.
-
-A key is required unless its type allows UNSET. Unknown keys are valid.
-"""
+"""`mirrorbook json-schema`. A key is required unless its type allows UNSET."""
 
 from __future__ import annotations
 

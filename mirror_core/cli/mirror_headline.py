@@ -1,4 +1,4 @@
-"""The first lines of `mirror describe`: who can write where, and what to do."""
+"""The first lines of `mirror describe`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan costs applications: the first lines of its screen, and the question that ends it."""
+"""What a plan costs applications, and the question that ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: columns on a wide terminal, blocks on a narrow one, plain lines in pipes."""
+"""Tables: columns, blocks on narrow terminals, plain lines in pipes."""
 
 from __future__ import annotations
 

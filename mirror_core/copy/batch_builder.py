@@ -1,7 +1,7 @@
 """Builds the batches to send: fetched records, hidden ones and seeds.
 
-Seeds fill an empty log up to the source's log start, and are deleted at once. They and hidden records carry sequences
-like data, so filling with them needs no owner, and may be interrupted or repeated.
+Seeds fill an empty log up to the source's log start. They and hidden records carry sequences like data, so filling with
+them needs no owner, and may be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Sends progress and trimmed ranges to the driver; hands gap claims to the next epoch's task.
 
-A claim is granted once: of two attempts of a task only one gets it. Lost datagrams cost a wait (`copy.gap_ownership`)
-and nothing else.
+Of two attempts of a task only one gets a claim. Lost datagrams cost a wait (`copy.gap_ownership`) and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links to one source broker: several where it is far, and one for idle partitions.
 
-A Fetch and its response name each partition: beside one that delivers a hundred times a second, a thousand idle ones
-would cost more than it. No partition is in two requests in flight.
+Each Fetch and its response name each partition: many idle ones would cost more than an active one. No partition is in
+two requests in flight.
 """
 
 from __future__ import annotations

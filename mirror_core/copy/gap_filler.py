@@ -123,7 +123,6 @@ class GapRound:
             states = [candidate for candidate in sent if candidate.is_open]
 
     def _is_end_certain(self, state: GapFillState, now: float) -> bool:
-        """A response to the owner has just shown the log end."""
         return state.gap_claim.is_certain(now) and not self.is_stale(now - state.end_confirmed_at)
 
     def _get_turn(self, ahead_s: float = 0.0) -> int | None:

@@ -1,7 +1,6 @@
 """Requests leaders and log ends of both clusters in a background thread.
 
-Checks many logs' last batches in few requests: after a start all are in doubt, and one check per partition would take
-as long as copying.
+Checks many logs' last batches in few requests: after a start all are in doubt.
 """
 
 from __future__ import annotations

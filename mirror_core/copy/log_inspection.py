@@ -1,8 +1,7 @@
 """Finds the first offset where the source no longer holds what was copied from it.
 
-An unclean election or a restored backup makes a source lose its newest records and write others. Leader epochs show
-that this may have happened (KIP-101, KIP-320). Only records show a difference: a producer that retries may write the
-same ones again.
+After an unclean election or a restored backup leader epochs show that a source may have lost records (KIP-101,
+KIP-320). Only records show a difference: a producer that retries may write the same ones again.
 """
 
 from __future__ import annotations

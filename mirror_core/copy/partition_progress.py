@@ -1,4 +1,4 @@
-"""The next offsets to enqueue and to be acknowledged; counts for the receipt."""
+"""The next offsets to enqueue and to be acknowledged."""
 
 from __future__ import annotations
 

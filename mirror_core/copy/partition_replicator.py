@@ -1,4 +1,4 @@
-"""One partition's replicator. Each part writes only itself. No I/O; the clock is given."""
+"""One partition's replicator. Each part writes only itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's states in a copying task, as a table that the docs print."""
+"""A partition's states in a copying task, as a table."""
 
 from __future__ import annotations
 

@@ -215,7 +215,6 @@ class ResumeDecider:
         return FailDecision(text, offset, FailureKind.DIVERGED)
 
     def _compare_tail(self, partition: Partition, bounds: BothLogBounds) -> tuple[Record | None, bool]:
-        """The source's last record below the position, and whether the destination has it (True without a record)."""
         source_record = self.inspector.read_last_record(partition, bounds.source_start, bounds.log_end)
         return source_record, source_record is None or self.inspector.read_record(
             partition, source_record.offset

@@ -2,11 +2,9 @@
 
     "MB" | kind: 1 byte | epoch: 8 | sender: 8 | number: 8 | body: JSON | HMAC-SHA256 over all before: 16
 
-One packet of any network, because firewalls drop fragments. Each epoch has its own key, never sent, so a task of an
-older epoch cannot forge a newer one. A sender's numbers must grow, so replays are ignored.
-
-A driver that stops responds with STOP, which ends its tasks wherever they run; otherwise with the epoch's TIME, for
-machines whose clock is behind.
+One packet, because firewalls drop fragments. Each epoch has its own key, never sent, so a task of an older epoch cannot
+forge a newer one. A sender's numbers must grow, so replays are ignored. A driver that stops responds with STOP, which
+ends its tasks; otherwise with the epoch's TIME, for machines whose clock is behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The data plane's driver.
 
-Epochs overlap: the next tasks connect and wait before the boundary, and start when the old ones stop by their own
-clock. Where clocks are wrong, the sequences refuse.
+The next epoch's tasks connect before the boundary, and start when the old ones stop by their own clock. Where clocks
+are wrong, the sequences refuse.
 """
 
 from __future__ import annotations

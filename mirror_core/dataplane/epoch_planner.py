@@ -1,7 +1,7 @@
 """Plans the next epoch.
 
-Retries FAILED partitions whose cause may pass by itself, after both logs are checked again. Where they differ, or
-another topic took the place, operators decide.
+Retries FAILED partitions whose cause may pass by itself. Where logs differ, or another topic took the place, operators
+decide.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Writes a heartbeat to the source every second, in a thread that copying never waits for.
 
 Where nobody can be denied (no authorizer, super user) heartbeats would keep a fenced log moving. So before each one it
-reads the state topic, where a conductor records each step before taking it. A driver without its lease, or asleep,
-allows nothing.
+reads whether a run has begun to fence. A driver without its lease, or asleep, allows nothing.
 """
 
 from __future__ import annotations

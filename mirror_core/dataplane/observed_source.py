@@ -1,7 +1,6 @@
 """What was observed of the source, and what the destination has of it. No client, no clock.
 
-The recovery point is the newest observation whose ends were copied. Positions only grow after it, so a later reader
-gets a lower estimate.
+The recovery point is the newest observation whose ends were copied.
 """
 
 from __future__ import annotations

@@ -136,7 +136,6 @@ class SourceMonitor:
         return observation
 
     def _measure_set_by_ms(self) -> int:
-        """How far this machine's clock was set since the start."""
         return now_ms() - self._clock.now_ms()
 
     def record_failure(self, error: MirrorError) -> None:

@@ -1,8 +1,8 @@
 """Which ACLs of the source to copy, to stage for promotion, or to remove; what promotion grants.
 
-Applications must not write a mirror topic, so rights to change it are only staged, and created at promotion no wider
-than the mirror. A wildcard or prefixed right covers other names here, so it is staged, too; until then it is copied by
-name. A DENY crosses as it is: a narrower one would open something.
+Applications must not write a mirror topic, so rights to change it are only staged, and created at promotion. A wildcard
+or prefixed right covers other names here, so until then it is copied by name. A DENY crosses as it is: a narrower one
+would open something.
 """
 
 from __future__ import annotations

@@ -116,7 +116,6 @@ def explain_stale_approvals(approvals: Sequence[Approval], now_ms: int) -> tuple
 
 
 def _find_validity(approval: Approval) -> tuple[int, int] | None:
-    """At most `APPROVAL_VALIDITY_S`, whatever was recorded."""
     if approval.at_ms is None:
         return None
     limit_ms = approval.at_ms + round(APPROVAL_VALIDITY_S * 1000)

@@ -1,7 +1,7 @@
 """Whether a canary passed: each broker that answers must pass every kind that may be tried.
 
-A listed broker that does not answer fails it only if it leads mirror partitions. Otherwise it is only named, as are
-offline partitions: a run must not wait for ever for a broker that is gone for good.
+A broker that does not answer fails it only if it leads mirror partitions: a run must not wait for ever for one that is
+gone for good.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands on a mirror: what each does, and every reason why it may not act now."""
+"""What each command on a mirror does, and why it may not act now."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Up to when the destination has everything of topics that belong together.
 
-Partitions without a copy limit that, and so does the last listing of topics: later ones may hold anything.
+The last listing of topics limits that, too: later ones may hold anything.
 """
 
 from __future__ import annotations

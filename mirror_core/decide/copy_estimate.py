@@ -1,4 +1,4 @@
-"""A mirror's first copy: time, bytes, progress, and warnings before it is created."""
+"""Time and bytes of a mirror's first copy, and warnings."""
 
 from __future__ import annotations
 

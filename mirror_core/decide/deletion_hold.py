@@ -1,8 +1,8 @@
 """How long the destination keeps what the source deleted, by mistake or by a thief.
 
-DeleteRecords and retention look alike from outside: a log start that has moved. So both are held, and so is compaction
-that begins. One record a partition: up to where the source had deleted when that was first noticed, and when. Later
-deletions wait for the next record, so a deletion follows after one hold at least, and two at most.
+DeleteRecords and retention look alike from outside, so both are held, and so is compaction that begins. One record a
+partition: up to where the source had deleted, and when. Later deletions wait for the next record, so a deletion follows
+after one hold at least, and two at most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a snapshot of both clusters to a failover plan, or the reasons against it."""
+"""From a snapshot to a failover plan, or the reasons against it."""
 
 from __future__ import annotations
 

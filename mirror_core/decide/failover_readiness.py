@@ -1,7 +1,4 @@
-"""Could a mirror be failed over now? What would it cost if its source died now?
-
-Also the age of what a failover relies on.
-"""
+"""Could a mirror be failed over now? What would it cost if its source died now?"""
 
 from __future__ import annotations
 

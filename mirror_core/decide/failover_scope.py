@@ -1,8 +1,7 @@
 """What a failover moves, fixed when its run begins.
 
-If each step listed topics anew, what one response leaves out would be promoted without being fenced, drained or
-compared. Offline partitions that a person leaves behind are fenced with their topics and promoted as the destination
-has them; a failback saves what only the source has.
+If each step listed topics anew, what one response leaves out would be promoted without being fenced. Offline partitions
+that a person leaves behind are promoted as the destination has them; a failback saves what only the source has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What can be done about a FAILED partition.
 
-Nothing restarts from offset zero by itself: a retry keeps the recorded topic ids, so it notices a replaced topic. Only
-a recopy, requested by name, gives up the copy.
+A retry keeps the recorded topic ids, so it notices a replaced topic. Only a recopy, requested by name, gives up the
+copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sources that ACLs do not protect, and lifted DENYs of ours that a cluster has again.
 
-A process paused right before it denies still denies after its run was aborted, and removes that when it wakes, unless
-it is killed first. Kafka does not record who made an entry, and an equal one may be another's: they are only named.
+A process paused right before it denies still denies after its run was aborted. Kafka does not record who made an entry,
+and an equal one may be another's: they are only named.
 """
 
 from __future__ import annotations

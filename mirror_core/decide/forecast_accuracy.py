@@ -1,4 +1,4 @@
-"""What a plan forecasts in numbers, what its run counted, and the difference."""
+"""What a plan forecast, what its run counted, and the difference."""
 
 from __future__ import annotations
 

@@ -6,22 +6,20 @@ one too many. They do refuse one whose coordinator epoch is below the newest of 
 
     (end - next data sequence) mod 2**28 << 3 | attempt
 
-The first part is the count of filled offsets once this gap is full. It grows with each gap, so the first marker of a
-newer gap fences those of older ones; a higher attempt does the same inside one gap. At the limit of that count a
-partition becomes FAILED (gap-limit).
+The first part counts filled offsets once this gap is full. It grows with each gap, so the first marker of a newer gap
+fences those of older ones; a higher attempt does the same inside one gap. At the count's limit a partition becomes
+FAILED (gap-limit).
 
-Every offset of a mirror partition was taken by a record of ours, which counts in the sequence, or by a marker of ours,
-which counts in its number. So a healthy log ends at next sequence + offsets filled. One that ends earlier has a half
-filled gap, one that ends later a foreign write. Without gaps sequences equal offsets, and the broker itself refuses a
-batch that would not land at its offset.
+Every offset was taken by a record of ours, which counts in the sequence, or by a marker of ours, which counts in its
+number. So a healthy log ends at next sequence + offsets filled. One that ends earlier has a half filled gap, one that
+ends later a foreign write.
 
 A broker that forgets producers (producer.id.expiration.ms, counted from record times) forgets both numbers at once,
 even under a running copier, and then learns only the one that comes first. The sum is then too small, as if others had
 written: the logs themselves must be compared.
 
 A copy whose position fell behind the source's log start continues from that start. Both sides are then equal, and no
-later comparison finds the loss. So it is counted when it happens, and stored before a task goes on. Log starts only
-grow, so each offset counts once.
+later comparison finds the loss: so it is counted when it happens, and stored before a task goes on.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Which offset of a consumer group to commit, and what became of every partition in scope.
 
 Rules, the weightiest first:
-1. Always inside the destination's log: max(log start, min(source's commit, log end)). A group may read again, never
-   skip.
+1. Always inside the destination's log. A group may read again, never skip.
 2. A group with members on the destination is not touched.
-3. The commit follows the source's forwards and backwards: a group that was reset on the source must not skip that work
-   after a failover.
+3. The commit follows the source's in both directions: a group that was reset there must not skip that work after a
+   failover.
 4. Progress made on the destination is never undone. A mirror knows its own commits (`model.sync_state.OwnGroupOffsets`)
-   whatever their leader epoch: commits by librdkafka, kafkajs and administrators carry none. Any other offset ahead of
-   the source's stays, and people are told. Once the source reaches it, it counts as the mirror's own. On a reverse
-   mirror, so does everything committed before the failover, when its destination was the primary.
+   whatever their leader epoch: librdkafka, kafkajs and administrators send none. Any other offset ahead of the source's
+   stays, and people are told. Once the source reaches it, it counts as the mirror's own. On a reverse mirror, so does
+   everything committed before the failover.
 """
 
 from __future__ import annotations

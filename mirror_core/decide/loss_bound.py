@@ -1,7 +1,6 @@
 """What an unplanned failover would lose, from the last observation of the source.
 
-Three lower bounds: offsets not copied, the age of that observation, and the age of the newest heartbeat that arrived.
-The loss grows while the source is silent.
+Three lower bounds: offsets not copied, that observation's age, and the newest heartbeat's.
 """
 
 from __future__ import annotations

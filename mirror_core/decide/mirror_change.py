@@ -1,8 +1,8 @@
 """What another choice of topics and groups means for a mirror.
 
-The data plane first drops a topic that leaves, and records where mirroring ended (LMO). Then it is released, or kept
-closed; it may return if it still ends at that LMO. After a split both mirrors share the producer id: a late task of the
-first is refused by the sequences of the second (ADR 0001).
+A topic that leaves is dropped first, and where mirroring ended (LMO) is recorded: it may return if it still ends there.
+After a split both mirrors share the producer id: a late task of the first is refused by the sequences of the second
+(ADR 0001).
 """
 
 from __future__ import annotations

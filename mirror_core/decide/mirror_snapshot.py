@@ -1,4 +1,4 @@
-"""Snapshots of both clusters and the mirror's state, from which plans are made. Values only."""
+"""Snapshots from which plans are made. Values only."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Circles of mirrors, and what a failback does to siblings, which mirror the old source elsewhere.
 
-A topic keeps its name, so mirrors form a circle only where one topic passes all their filters. The search goes upstream
-from the mirror's source, only to clusters that such a topic could come from.
+Mirrors form a circle only where one topic passes all their filters. The search goes upstream, only to clusters that
+such a topic could come from.
 """
 
 from __future__ import annotations

@@ -327,7 +327,6 @@ def _build_uncompared_row(parity_range: ParityRange, chunk: int, start: Offset, 
 
 
 def _find_last_equal(row: ParityRow) -> Offset:
-    """Up to the first difference, if records were compared."""
     offsets = [f.offset for f in row.findings if f.offset is not None]
     return min(offsets) if row.level == LEVEL_RECORDS and offsets and not row.error else row.start
 

@@ -1,4 +1,4 @@
-"""What a failover plan shows beside its steps: warnings, unknowns, and changing figures."""
+"""What a failover plan shows beside its steps."""
 
 from __future__ import annotations
 

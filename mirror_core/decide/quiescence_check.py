@@ -1,8 +1,8 @@
 """Whether an unplanned failover's destination is quiescent; partitions below min ISR.
 
-Kafka 4.0 and newer do not advance their high watermark below it (KIP-966): no write with acks=all succeeds, and
-consumers do not see what only the leader has. A log that moves is being written: always refused. One that stands still
-and lacks only in-sync replicas may be promoted up to its high watermark, if a person confirms it.
+Below it, Kafka 4.0 and newer do not advance their high watermark (KIP-966): no write with acks=all succeeds, and
+consumers do not see what only the leader has. A log that moves is being written. One that only lacks in-sync replicas
+may be promoted up to its high watermark, if a person confirms it.
 """
 
 from __future__ import annotations

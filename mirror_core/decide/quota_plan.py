@@ -1,7 +1,6 @@
-"""Client quotas: staged while mirrored, set at promotion, removed when applications have gone home.
+"""Client quotas: staged while mirrored, since they limit every user of the cluster; set at promotion.
 
-A quota limits every user of the cluster, so none is set before. Those without a user, or of all users, cross as they
-stand, and plans say so.
+Those without a user, or of all users, cross as they stand, and plans say so.
 """
 
 from __future__ import annotations

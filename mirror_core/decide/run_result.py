@@ -1,4 +1,4 @@
-"""What a run did to applications: where they write, what was lost, for how long they could not write."""
+"""What a run did to applications."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A run's status, from the state topic only: a conductor's memory may be outdated.
-
-Detects a run that stands still where no application can write, and that no process conducts.
-"""
+"""A run's status, from the state topic only: a conductor's memory may be outdated."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """What is due for each of several mirrors, whatever became of the others.
 
-Until one is past its point of no return, one that fails takes the others back; after that it is left for `resume`. In
-parallel order the others do not wait for it; nor do they in an unplanned failover, which has nothing to go back to.
-
-A failback moves nobody before its way home: a failover of the reverse mirrors, by the same rule, due when all old
-sources are close behind.
+Until one is past its point of no return, one that fails takes the others back; then it is left for `resume`. In
+parallel order, and in an unplanned failover, which has nothing to go back to, the others do not wait for it. A
+failback's way home is a failover of the reverse mirrors, by the same rule, due when all old sources are close behind.
 """
 
 from __future__ import annotations

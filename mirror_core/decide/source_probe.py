@@ -1,7 +1,4 @@
-"""What the last probe of the source forbids before promotion.
-
-If the source answers again in an unplanned run, a person may have to confirm: what was not copied stays behind.
-"""
+"""What the last probe of the source forbids before promotion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a failover and of a failback: one row each, with everything that is said of a step."""
+"""The steps of a failover and of a failback, a row each."""
 
 from __future__ import annotations
 

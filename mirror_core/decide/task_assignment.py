@@ -1,7 +1,7 @@
 """Assigns partitions to tasks, shares a mirror's throttle, and decides an epoch's length.
 
-A comparison that an epoch's end cuts short starts over in the next one, which is twice as long. There is a limit, since
-tasks that lost their driver may write until their epoch ends.
+A comparison that an epoch's end cuts short starts over in the next, which is twice as long, within a limit: tasks that
+lost their driver may write until their epoch ends.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A mirror topic's configuration, and what it becomes at promotion.
 
-Until then the destination must not drop, rewrite or refuse a record that the source still has.
+The destination must not drop, rewrite or refuse a record that the source still has.
 """
 
 from __future__ import annotations

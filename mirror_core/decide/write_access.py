@@ -1,4 +1,4 @@
-"""Where applications can write a mirror's topics now, and what an operator has to do."""
+"""Where applications can write now, and what an operator has to do."""
 
 from __future__ import annotations
 

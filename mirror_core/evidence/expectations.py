@@ -1,4 +1,4 @@
-"""Judges tables by suites with Great Expectations, without its analytics; publishes its Data Docs."""
+"""Judges tables by suites with Great Expectations, without its analytics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The file that lifts a fence when the destination is dead.
 
-It holds names, not ACL entries: whatever is edited in, only denials of a fence's shape come out.
+It holds names, not ACL entries: an edit can make it lift only denials of a fence's shape.
 """
 
 from __future__ import annotations

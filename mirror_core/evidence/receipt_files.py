@@ -2,8 +2,7 @@
 
 <directory>/mirror=<name>/date=<UTC day>/epoch-<generation>-<epoch>.parquet
 
-A killed task attempt takes its receipt with it, though its records are on the destination. Such holes are found when
-receipts are read (`certificates`), because epochs overlap and may end in any order.
+A killed task attempt takes its receipt with it: such holes are found when receipts are read (`certificates`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks receipt files against their heads, and computes the next ones. Paths are below the mirror's folder."""
+"""Checks receipt files against their heads, and computes the next ones."""
 
 from __future__ import annotations
 

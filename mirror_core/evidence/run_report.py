@@ -1,4 +1,4 @@
-"""Pages of a run, of a set's failover, and of a salvage: counts and offsets, no contents."""
+"""Pages of a run, of a set's failover, and of a salvage."""
 
 from __future__ import annotations
 

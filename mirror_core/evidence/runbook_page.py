@@ -1,4 +1,4 @@
-"""A mirror's runbook with its own names, commands and times, to print beforehand."""
+"""A mirror's runbook page, to print beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as a picture: attempts, numbered events, and the write block. Long waits are cut and labelled."""
+"""A run as a picture. Long waits are cut and labelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a principal may do according to the brokers, without doing it; and brokers' own settings."""
+"""What a principal may do according to the brokers, without doing it."""
 
 from __future__ import annotations
 

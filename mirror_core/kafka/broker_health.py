@@ -1,4 +1,4 @@
-"""Brokers to skip after timeouts, and those with stale metadata, perhaps cut off from the controllers."""
+"""Brokers to skip after timeouts, and those with stale metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where leader epochs end in a log, according to its current leader (KIP-101, KIP-320)."""
+"""Where leader epochs end in a log (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log bounds and producers from each leader in one round trip; sizes of logs."""
+"""Log bounds and producers from each leader in one round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Produces to one destination broker; what error codes of Produce and WriteTxnMarkers mean."""
+"""Produces to one destination broker; meanings of error codes."""
 
 from __future__ import annotations
 

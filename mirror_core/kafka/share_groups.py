@@ -1,7 +1,7 @@
 """Start offsets of share groups (KIP-932), and records after them that are acknowledged.
 
-A broker stores a new start offset only with the next acknowledgement, so the returned one may be too old. The lag tells
-how many records after it are acknowledged; `__share_group_state` tells which.
+A broker stores a start offset only with the next acknowledgement, so the returned one may be too old. The lag tells how
+many records after it are acknowledged; `__share_group_state` tells which.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Open transactions according to their coordinators (KIP-664), and the end of stuck ones.
+"""Open transactions by their coordinators (KIP-664), and the end of stuck ones.
 
-A partition refuses a coordinator's marker after seeing a later coordinator or producer epoch, which holders of
-CLUSTER_ACTION can send. Then nothing behind is readable. A marker with the highest epochs ends the transaction, and
-bars the producer from the partition: its id is exhausted.
+A partition refuses a coordinator's marker after a later epoch, which holders of CLUSTER_ACTION can send; then nothing
+behind is readable. A marker with the highest epochs ends the transaction, and exhausts its id.
 """
 
 from __future__ import annotations

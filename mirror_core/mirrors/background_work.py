@@ -1,7 +1,6 @@
 """Threads of the data plane: one syncs, one compares new records at a bounded rate.
 
-A run that holds the mirror does both itself. Its start stops a comparison after the current chunk; the proof so far is
-kept.
+A run that holds the mirror does both itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Broker settings and a first ACL that would harm a mirror or its neighbours."""
+"""Broker settings and a first ACL that would harm a mirror."""
 
 from __future__ import annotations
 

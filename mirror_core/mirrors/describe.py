@@ -1,4 +1,4 @@
-"""What is recorded of a mirror, and what both clusters show now. Unknown values are None."""
+"""What is recorded of a mirror, and what both clusters show now."""
 
 from __future__ import annotations
 
@@ -468,7 +468,6 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
 
 
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
-    """Copied partitions only. None: unknown, or none is copied."""
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return None if not lags or None in lags else sum(max(0, lag or 0) for lag in lags)
 

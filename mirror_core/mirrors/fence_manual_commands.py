@@ -1,4 +1,4 @@
-"""Fences without access to the cluster: start check, commands to paste, lifting by file."""
+"""Fences without access to the cluster: commands to paste, lifting by file."""
 
 from __future__ import annotations
 
@@ -394,7 +394,6 @@ def _may_stand(config: Config, fence: FenceFile) -> bool:
 
 
 def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
-    """Reverse mirror of an open failback, if its destination answers."""
     reverse_name = format_reverse_name(name)
     for cluster, state in read_states(config):
         mirror = state.mirrors.get(reverse_name) if isinstance(state, State) else None

@@ -1,7 +1,4 @@
-"""How far a mirror is verified, kept in the state topic.
-
-A difference that another comparison found stays until a later one finds its place equal.
-"""
+"""How far a mirror is verified, kept in the state topic."""
 
 from __future__ import annotations
 

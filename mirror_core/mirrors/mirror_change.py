@@ -1,8 +1,8 @@
 """Changes which topics and groups a mirror carries, while it runs.
 
-One transaction has the new filters and what becomes of topics that leave: the data plane drops these at its next plan,
-then they are released. What a dead process left is finished by the next `mirror change`, or the next sync. Before a
-split, the source is told whose the denials of earlier ways home are; repeated after a crash, the split finds that done.
+One transaction has the new filters and what becomes of topics that leave. What a dead process left is finished by the
+next `mirror change`, or the next sync. Before a split, the source is told whose the denials of earlier ways home are;
+repeated after a crash, the split finds that done.
 """
 
 from __future__ import annotations
@@ -400,7 +400,6 @@ def _give_source_entries(link: MirrorLink, new: MirrorName, topics: Set[str]) ->
 def _give_entries(
     state: State, name: MirrorName, new: MirrorName, topics: Set[str]
 ) -> Iterator[LedgerEntry | Tombstone]:
-    """ACLs on these topics, of the mirror and of its way home."""
     names = {name: new, format_reverse_name(name): format_reverse_name(new)}
     for entry in state.ledger.values():
         if entry.mirror in names and is_on_topics(entry.acl, topics):

@@ -1,4 +1,4 @@
-"""What is known of a mirror: typed values under stable keys; texts come from one table."""
+"""What is known of a mirror, as typed values under stable keys."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Several mirrors in one process: each is copied when it may be, else its fence is watched.
-
-One that ends is tried again.
-"""
+"""Several mirrors in one process: each is copied when it may be, else its fence is watched."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The old source's fence: observation, late writes, and denials while a run holds the mirror.
 
-The run's conductor may be at work, so nothing is written to the state: a later step or watcher records what is seen.
+The run's conductor may be at work, so nothing is written to the state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Carries out an approved plan for FAILED partitions.
 
-A recopy first records all partitions as FAILED, kind `recopying`, with the topic's id: the data plane leaves them
-alone, and a repeat sees how far it came. Partition records go last.
+A recopy first records all as FAILED, kind `recopying`: the data plane leaves them alone, and a repeat sees how far it
+came.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a mirror's runbook page says: its names, and what its runs have shown."""
+"""What a mirror's runbook page says."""
 
 from __future__ import annotations
 

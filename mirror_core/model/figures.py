@@ -1,4 +1,4 @@
-"""Figures of plans and steps: typed values under stable keys. None is unknown, never zero."""
+"""Figures of plans and steps. None is unknown, never zero."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule found, as data: a code, what it is about, and values. `findings.toml` has the sentences."""
+"""What a rule found, as data. `findings.toml` has the sentences."""
 
 from __future__ import annotations
 

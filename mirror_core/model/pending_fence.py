@@ -1,4 +1,4 @@
-"""A fence that Mirrorbook will apply to, keeps on, or will lift from an old source."""
+"""A fence that Mirrorbook will apply, keeps, or will lift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mirror's first screen: can it fail over now, at what cost, how fast, and how is that known."""
+"""A mirror's first screen: can it fail over, at what cost, how fast."""
 
 from __future__ import annotations
 

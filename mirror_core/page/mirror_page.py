@@ -1,4 +1,4 @@
-"""A mirror's page: facts with their age, plots, and tables with the worst first, 100 rows a page."""
+"""A mirror's page: facts with their age, plots, tables with the worst first."""
 
 from __future__ import annotations
 

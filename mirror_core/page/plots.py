@@ -1,4 +1,4 @@
-"""Reads samples of a mirror from Prometheus, and draws plots as SVG paths."""
+"""Plots samples from Prometheus as SVG paths."""
 
 from __future__ import annotations
 

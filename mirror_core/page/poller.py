@@ -1,7 +1,4 @@
-"""Polls the clusters once for all open pages, while requests come.
-
-Pages use the latest result: an unreachable cluster delays no page.
-"""
+"""Polls the clusters once for all open pages: an unreachable one delays no page."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reports in a folder of the evidence, here or below `evidence.copy_to`: only pages and their JSON.
-
-A store may hang: each read has a thread, and requests wait for seconds only.
-"""
+"""Reports in a folder of the evidence, here or below `evidence.copy_to`: only pages and their JSON."""
 
 from __future__ import annotations
 

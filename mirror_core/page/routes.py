@@ -276,7 +276,6 @@ class Pages:
     # -- what is known --------------------------------------------------------------------------------------------
 
     def _find_status(self, name: str) -> int:
-        """404 when all clusters responded and none knows this mirror."""
         clusters = self.poller.get_clusters()
         if clusters is None or clusters.error or clusters.unreachable or compute_age(clusters.at_ms, now_ms()).stale:
             return 200

@@ -1,4 +1,4 @@
-"""What was seen of clusters and mirrors, and how old it is. Pure."""
+"""What was seen of clusters, and how old it is."""
 
 from __future__ import annotations
 

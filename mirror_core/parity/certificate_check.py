@@ -355,7 +355,6 @@ def to_unread_certificate_rows(task: CertificateTask, error: str) -> tuple[Parit
 
 
 def _verify_piece(reader: LogReader, partition: Partition, piece: ReceiptPiece) -> ParityRow:
-    """Only batches that begin in the piece are in its digest."""
     records = total = 0
     for header, batch in reader.batches(partition, piece.first, piece.next):
         if header.base_offset >= piece.first:

@@ -1,4 +1,4 @@
-"""A comparison as a file: the control principal writes it, tasks read it, and the verdict follows it."""
+"""A comparison as a file, which tasks read and the verdict follows."""
 
 from __future__ import annotations
 

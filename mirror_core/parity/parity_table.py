@@ -1,7 +1,4 @@
-"""A planned comparison's rows as a table, which tasks write and the verdict reads.
-
-An error is a row, too. Rows outside the plan's spans are ignored.
-"""
+"""A planned comparison's rows as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares two record streams, and decides which differences of a compacted topic are explained."""
+"""Which differences of a compacted topic are explained."""
 
 from __future__ import annotations
 

@@ -396,7 +396,6 @@ def _measure_row(row: Mapping[str, Any]) -> int:
 
 
 def _digest_row(row: Mapping[str, Any], record: ReplayRecord) -> int:
-    """Covers topic, partition, offset and content."""
     is_append_time = row["timestamp_type"] == "LogAppendTime"
     content = digest_content(record.timestamp_ms, is_append_time, record.key, record.value, record.headers)
     place = f"{row['topic']} {row['partition']} {record.offset} ".encode()

@@ -1,6 +1,6 @@
 """Checks ledger entries: a forged one would grant, or remove, what its author likes.
 
-Finds denials of a demotion that must outlive the next promotion, or rights that the source has withdrawn would revive.
+Finds demotion's denials that must outlive the next promotion, or withdrawn rights would revive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ACLs that each principal of a mirror needs on each cluster, and what given ACLs allow."""
+"""ACLs that each principal of a mirror needs on each cluster."""
 
 from __future__ import annotations
 

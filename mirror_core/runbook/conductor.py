@@ -1,4 +1,4 @@
-"""What failover and failback share: open a run, take its steps, abort it."""
+"""What failover and failback share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drain: what is behind the fence is on the destination, by the brokers' word, not the copier's."""
+"""The drain: brokers say that what is behind the fence is on the destination."""
 
 from __future__ import annotations
 

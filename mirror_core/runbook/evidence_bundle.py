@@ -1,4 +1,4 @@
-"""Writes a run's evidence bundle into its folder, and a copy elsewhere if configured."""
+"""Writes a run's evidence bundle, and a copy elsewhere if configured."""
 
 from __future__ import annotations
 

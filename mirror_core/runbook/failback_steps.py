@@ -1,6 +1,6 @@
 """The steps of a failback.
 
-M is the failed-over mirror, with its state on the new primary. M-back, its reverse, is recorded on the old source.
+M is the failed-over mirror, recorded on the new primary; M-back, its reverse, on the old source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fence of a run's source, its lift at abort, and the fence file, written before any denial."""
+"""The fence of a run's source. Its file is written before any denial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes all source brokers before promotion, in parallel, and rechecks the fence until the run ends."""
+"""Probes all source brokers before promotion; rechecks the fence until the run ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares a plan's forecast with the outcome, without ever waiting for the source."""
+"""Compares a plan's forecast with the outcome, without the source."""
 
 from __future__ import annotations
 

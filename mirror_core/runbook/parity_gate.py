@@ -1,4 +1,4 @@
-"""The parity gate: what comparisons found, and what is left to compare behind the fence."""
+"""The parity gate: what comparisons found, and what is left to compare."""
 
 from __future__ import annotations
 

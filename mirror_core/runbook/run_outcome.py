@@ -1,4 +1,4 @@
-"""What a run came to: who can write where, what is pending, the next command."""
+"""What a run came to, and the next command."""
 
 from __future__ import annotations
 

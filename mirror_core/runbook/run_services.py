@@ -1,4 +1,4 @@
-"""What failover and failback need, with or without Spark, and what each step is given."""
+"""What failover and failback need, with or without Spark."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One failover or failback of several mirrors; each keeps its own run and journal.
 
-Next moves come from the journals after each round, so a repeated call after a crash continues.
+Next moves come from the journals, so a repeated call after a crash continues.
 """
 
 from __future__ import annotations

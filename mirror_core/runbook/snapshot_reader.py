@@ -1,7 +1,4 @@
-"""Snapshots both clusters for a plan, within seconds, even if one is dead or hangs.
-
-The unplanned snapshot is derived from a planned one, without another request.
-"""
+"""Snapshots both clusters for a plan, within seconds, even if one is dead or hangs."""
 
 from __future__ import annotations
 

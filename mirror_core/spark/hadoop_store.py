@@ -1,4 +1,4 @@
-"""Small files on a Hadoop file system (`s3a://`, HDFS), through the driver, with Spark's credentials."""
+"""Small files on a Hadoop file system, through the driver, with Spark's credentials."""
 
 from __future__ import annotations
 

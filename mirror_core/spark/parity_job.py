@@ -1,4 +1,4 @@
-"""Parity as a Spark job; each task reads raw batches of both clusters."""
+"""Parity as a Spark job."""
 
 from __future__ import annotations
 

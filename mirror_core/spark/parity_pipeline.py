@@ -1,8 +1,8 @@
 """A planned comparison as a DataFrame, whose rows executors write.
 
 Every span gets a row, also one that kills its worker: the last attempt of a task compares nothing. With one span it
-writes an error row, with several none, and `write_rows` compares each of them in a task of its own. Two waves are in
-flight, so no slot waits for a straggler.
+writes an error row; several are compared again, each in a task of its own. Two waves are in flight, so no slot waits
+for a straggler.
 """
 
 from __future__ import annotations

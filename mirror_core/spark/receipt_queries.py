@@ -1,8 +1,4 @@
-"""Receipts as a table, and SQL over its view `receipts`.
-
-Queries believe each file of the folder: whether one was lost or altered is for `mirrorbook parity --against
-certificates` to say.
-"""
+"""Receipts as a table, and SQL over its view `receipts`. Queries believe each file of the folder."""
 
 from __future__ import annotations
 

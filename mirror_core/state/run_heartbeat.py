@@ -1,7 +1,7 @@
 """Heartbeats of a run's conductor, and of a long command on a mirror.
 
 Start and release are transactional, so a process that lost the run cannot write them. Heartbeats between are not: an
-unacknowledged one neither loses the mirror nor hides records.
+unacknowledged one does no harm.
 """
 
 from __future__ import annotations

@@ -162,7 +162,6 @@ class StateWriter:
             raise self._make_lost_error("write")
 
     def _recorded_number(self) -> int:
-        """In use, by the state topic."""
         record = self.state.id_numbers.get(self.id.mirror, {}).get(self.id.role)
         return record.number if record else 0
 

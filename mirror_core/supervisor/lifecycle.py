@@ -1,4 +1,4 @@
-"""Starts, queries and stops a mirror's supervisor on this host, for Airflow and the CLI."""
+"""Starts, queries and stops a mirror's supervisor on this host."""
 
 from __future__ import annotations
 
@@ -107,7 +107,6 @@ def stop_supervisor(home: Path, mirror: MirrorName, *, timeout_s: float = STOP_T
 
 
 def _is_supervised(home: Path, mirror: MirrorName) -> bool:
-    """By its own supervisor, or that of the mirror whose reverse mirror it is."""
     statuses = (read_supervisor_status(home, name) for name in {mirror, get_base_name(mirror)})
     return any(status is not None and status.alive for status in statuses)
 

@@ -1,4 +1,4 @@
-"""The ledger of ACL entries: recorded before they exist, forgotten after they are gone."""
+"""The ledger of ACL entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACLs on mirror topics: staged while mirrored, granted at promotion, denied at demotion."""
+"""ACLs on mirror topics."""
 
 from __future__ import annotations
 

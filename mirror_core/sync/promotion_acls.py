@@ -1,4 +1,4 @@
-"""Denials at promotion: those that are removed, those that stay, and those against old copying tasks."""
+"""Denials at promotion: removed, kept, and new ones against old copying tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client quotas: staged by a sync, set at promotion, staged again after the way home."""
+"""Client quotas: staged by a sync, set at promotion."""
 
 from __future__ import annotations
 

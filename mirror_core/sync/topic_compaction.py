@@ -1,7 +1,6 @@
 """Decides when a mirror topic of a compacted source may be compacted, too.
 
-A compacted topic refuses records without a key, which the source may hold from before, and seeding writes. So it must
-have caught up, hold no deletions, and meet no such record.
+A compacted topic refuses records without a key, which the source may hold from before, and seeding writes.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class TopicRelaxation:
         return True
 
     def _raise_limit(self, client: ClusterClient, topic: str, needs_bytes: int) -> None:
-        """To the source's limit, or if refused to this batch's size."""
         limit = compute_raised_limit(needs_bytes, _get_max_message_bytes(self.source, topic))
         try:
             alter_configs(client, {topic: {_MAX_MESSAGE_BYTES: str(limit)}})

@@ -1,4 +1,4 @@
-"""What a read_committed consumer sees of a response. The only code that follows transactions (KIP-98)."""
+"""What a read_committed consumer sees. The only code that follows transactions (KIP-98)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Decodes records of a batch (magic 2), with every codec that brokers store.
-
-Header names stay bytes: some are not UTF-8.
-"""
+"""Decodes records of a batch (magic 2), with every codec that brokers store."""
 
 from __future__ import annotations
 

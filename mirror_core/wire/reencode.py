@@ -1,8 +1,7 @@
 """Rewrites batches that cannot be copied as they are; merges tiny uncompressed ones.
 
-Brokers append dense batches only (KIP-98: record count = last offset delta + 1), so compacted ones are split at missing
-offsets. With LogAppendTime records get the batch's maximum timestamp, which consumers see: the destination recomputes
-the header.
+Brokers append dense batches only (KIP-98: record count = last offset delta + 1). With LogAppendTime records get the
+batch's maximum timestamp, which consumers see: the destination recomputes the header.
 """
 
 from __future__ import annotations
