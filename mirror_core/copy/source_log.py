@@ -2,8 +2,8 @@
 
 A gap does not show that records were lost, so such ranges are recorded before copying passes them: a task waits until
 the driver confirms. Without datagrams it goes on after a while, because it may be overtaken again; its final report
-names the range. Without a driver (a run's drain) the partition waits: the run records the report, and starts another
-task.
+names the range. If another leader still has the range, it is copied. Without a driver (a run's drain) the partition
+waits: the run records the report, and starts another task.
 """
 
 from __future__ import annotations

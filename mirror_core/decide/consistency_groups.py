@@ -1,6 +1,6 @@
 """Up to when the destination has everything of topics that belong together.
 
-The last listing of topics limits that, too: later ones may hold anything.
+The last listing of topics limits that: later ones may hold anything.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A mirror topic's configuration, and what it becomes at promotion.
 
-The destination must not drop, rewrite or refuse a record that the source still has.
+While mirrored, the destination must not drop, rewrite or refuse a record that the source still has.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Columns of the tables that Spark and this process write, as Arrow schema and as DDL.
-
-Offsets are int64, times UTC.
-"""
+"""Columns of tables as Arrow schema and DDL. Offsets are int64, times UTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compares the destination with receipts, also when the source is dead or deleted."""
+"""Compares the destination with receipts, without the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failback steps that take the old source's logs back. Nothing unsaved is discarded."""
+"""Failback steps that take the old source's logs back."""
 
 from __future__ import annotations
 

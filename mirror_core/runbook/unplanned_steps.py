@@ -1,4 +1,4 @@
-"""The steps of an unplanned failover: the source is presumed dead, and never waited for."""
+"""Steps of an unplanned failover: the source is presumed dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client quotas: staged by a sync, set at promotion."""
+"""Client quotas: staged by a sync, set at promotion, staged again after the way home."""
 
 from __future__ import annotations
 
