@@ -102,8 +102,7 @@ def test_what_is_not_as_certificates_say_is_known(
     scope = CertificateScope("/r", {P: (Offset(0), Offset(1_000))}, {P: Coverage((piece,), None)}, frozenset(), {})
     said = [found(0, ALTERED_KIND), EQUAL]
     monkeypatch.setattr(parity, "load_configuration", lambda path: SimpleNamespace())
-    nothing_expected = SimpleNamespace(for_mirror=lambda name: SimpleNamespace(expectations={}))
-    monkeypatch.setattr(parity, "load_expectations", lambda *_: nothing_expected)
+    monkeypatch.setattr(parity, "load_table_expectations", lambda *_: SimpleNamespace(own=()))
     monkeypatch.setattr(parity, "find_mirror_link", lambda *_: (LINK, stored))
     monkeypatch.setattr(certificate_check, "read_certificate_scope", lambda *_: scope)
     monkeypatch.setattr(certificate_check, "check_certificates", lambda *_, **__: (said.pop(0), ()))

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirror_core.mirrors import describe
+from mirror_core.mirrors import describe, mirror_facts
 from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey, FactValue, MirrorFact, make_fact
 
 PAGE = Path(__file__).parents[3] / "plugins" / "mirrorbook_airflow" / "page"
@@ -17,8 +17,9 @@ PAGE = Path(__file__).parents[3] / "plugins" / "mirrorbook_airflow" / "page"
 def test_each_fact_has_one_key_one_label_and_is_described() -> None:
     assert set(FACT_LABELS) == set(FactKey)
     assert len(set(FACT_LABELS.values())) == len(FactKey)
-    tree = ast.parse(Path(describe.__file__).read_text(encoding="utf-8"))
-    made = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.isupper()}
+    trees = [ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")) for module in (describe, mirror_facts)]
+    functions = [one for tree in trees for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)]
+    made = {node.attr for one in functions for node in ast.walk(one) if isinstance(node, ast.Attribute)}
     assert {key.name for key in FactKey} <= made
 
 
