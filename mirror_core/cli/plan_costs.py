@@ -77,7 +77,10 @@ def _format_unseen(forecast: PlanForecast, rate_words: str) -> str:
     less_copied = f", less {copied:,} copied since" if copied else ""
     if taken is None:
         return f"at an unknown rate{less_copied}"
-    estimate = f"{taken:,} {rate_words} {forecast.offsets_per_s:,.0f}/s"
+    rate = f"{forecast.offsets_per_s:,.0f}/s"
+    if forecast.unseen_offsets is None:
+        return f"an unknown number: {copied:,} were copied since, more than the {taken:,} expected at {rate}"
+    estimate = f"{taken:,} {rate_words} {rate}"
     return f"about {forecast.unseen_offsets:,}: {estimate}{less_copied}" if copied else f"about {estimate}"
 
 

@@ -54,9 +54,9 @@ class PlanForecast:
 
     @property
     def unseen_offsets(self) -> int | None:
-        """What of that was probably not copied."""
+        """What of that was probably not copied. None: unknown, also where more was copied: the rate was too low."""
         taken = self.taken_unseen_offsets
-        return None if taken is None else max(0, taken - self.copied_unseen_offsets)
+        return None if taken is None or taken < self.copied_unseen_offsets else taken - self.copied_unseen_offsets
 
     @property
     def max_reread_offsets(self) -> int:

@@ -23,7 +23,7 @@ from mirror_core.kafka.topics import delete_records
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.forecast import UncopiedReason
+from mirror_core.model.forecast import PlanForecast, UncopiedReason
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import Plan, RunMode
@@ -91,6 +91,8 @@ def test_the_bound_that_a_plan_says_holds_and_widens_when_the_source_is_killed_u
     for partition, count in missing.items():
         row = first.partitions[str(partition)]
         assert (row[FigureKey.MIRROR_POSITION], row[FigureKey.MISSING_OFFSETS]) == (positions[partition], count)
+    assert isinstance(first.forecast, PlanForecast)
+    assert first.forecast.copied_unseen_offsets == sum(max(0, end - seen[p].end) for p, end in positions.items())
     assert said(first) == said(later)
     assert silence(later) > silence(first) > 0, "it widens"
     assert first.figures[FigureKey.HEARTBEAT_NUMBERS]

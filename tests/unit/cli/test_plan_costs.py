@@ -178,6 +178,8 @@ def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: M
     assert format_loss(uncounted, lossy.mirror.source).startswith("what east took in the last 6.0 s (about 599: ")
     uncopied = replace(uncounted, copied_unseen_offsets=0)
     assert "(about 600 if it wrote on at 100/s," in format_loss(uncopied, lossy.mirror.source)
+    faster = replace(uncounted, copied_unseen_offsets=640)
+    assert "unknown number: 640 were copied since" in format_loss(faster, lossy.mirror.source)
     result = RunLoss(offsets=0, is_minimum=True, unseen_s=6.0, unseen_offsets=600)
     assert format_run_loss(result, lossy.mirror.source).startswith("what east took in the 6.0 s before")
 
