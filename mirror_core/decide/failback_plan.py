@@ -35,6 +35,7 @@ from mirror_core.decide.truncation import (
     find_obstacles,
     find_truncation_point,
     find_wider_topics,
+    is_truncation_point_unknown,
     list_choice_figures,
 )
 from mirror_core.model.acl import Acl, Operation
@@ -350,6 +351,8 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         yield Finding("old_source_unfenceable", source)
     elif not old_source.fenced:
         yield Finding("old_source_unfenced", source)
+    if uncompared := _list_uncompared(snapshot, old_source):
+        yield Finding("difference_unlocated", source, destination=mirror.destination, partitions=uncompared)
     divergent_tails = list(_find_tails(snapshot, old_source).items())
     for partition, (start, end) in divergent_tails[:MAX_LISTED]:
         is_mirrored = partition in snapshot.statuses
@@ -516,8 +519,17 @@ def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, Figure
             )
 
 
+def _list_uncompared(snapshot: FailbackSnapshot, old_source: OldSource) -> list[Partition]:
+    """Partitions of which only step salvage finds what is discarded."""
+    return sorted(
+        p
+        for p, status in snapshot.statuses.items()
+        if old_source.log_ends.get(p) and is_truncation_point_unknown(status)
+    )
+
+
 def _count_discarded(snapshot: FailbackSnapshot) -> int | None:
-    if isinstance(snapshot.old_source, UnseenCluster):
+    if isinstance(snapshot.old_source, UnseenCluster) or _list_uncompared(snapshot, snapshot.old_source):
         return None
     return sum(end - start for start, end in _find_tails(snapshot, snapshot.old_source).values())
 

@@ -45,6 +45,8 @@ class FailureRemedy:
 
 DIVERGENT_KINDS: Final = frozenset({FailureKind.FOREIGN, FailureKind.DIVERGED})
 """From the failed offset on, the destination holds records that the source lacks; below, both agree."""
+DIFFERING_KINDS: Final = DIVERGENT_KINDS | {FailureKind.ALTERED}
+"""From the failed offset on, the two sides differ: in their records, or in the times of these."""
 REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
     {
         FailureKind.DENIED: FailureRemedy(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.failure_remedies import DIFFERING_KINDS
 from mirror_core.decide.mirror_snapshot import ClusterTopic
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import BadRequest
@@ -94,7 +95,13 @@ def find_truncation_point(status: PartitionStatus) -> Offset:
     if not status.destination_topic_id:  # never added on the new primary: what is there now is not the mirror's
         return Offset(0)
     lmo = Offset(0) if status.lmo is None else status.lmo
-    return lmo if status.differs_at is None else min(lmo, status.differs_at)
+    failed_at = status.failed_at if status.kind in DIFFERING_KINDS else None
+    return min(offset for offset in (lmo, status.differs_at, failed_at) if offset is not None)
+
+
+def is_truncation_point_unknown(status: PartitionStatus) -> bool:
+    """The two sides differ below the LMO, and nobody has seen from where on."""
+    return status.kind in DIFFERING_KINDS and status.failed_at is None and status.differs_at is None
 
 
 def is_recreated(status: PartitionStatus, topics: Mapping[str, ClusterTopic]) -> bool:

@@ -16,6 +16,7 @@ from mirror_core.dataplane.epoch_results import raise_if_failed
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.decide.copy_estimate import format_catch_up
 from mirror_core.decide.failback_plan import find_written_since
+from mirror_core.decide.failure_remedies import DIFFERING_KINDS
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.topic_settings import MIRROR_CONFIGS
 from mirror_core.decide.verification import turn_verification
@@ -387,6 +388,9 @@ class FailbackSteps(TailSteps):
                 f"it was FAILED when applications came home, so {self.link.destination.name} holds records that "
                 f"{self.link.source.name} never got ({reverse_status.reason}): save them first"
             )
+        failed_at = reverse_status.lmo if own_range else None
+        if reverse_status.kind in DIFFERING_KINDS and reverse_status.failed_at is not None:
+            failed_at = reverse_status.failed_at
         last_event = PartitionEvent.FAIL if reason else PartitionEvent.ALIGNED
         return PartitionStatus(
             partition=reverse_status.partition,
@@ -394,7 +398,7 @@ class FailbackSteps(TailSteps):
             source_topic_id=reverse_status.destination_topic_id,
             destination_topic_id=reverse_status.source_topic_id,
             reason=reason,
-            failed_at=reverse_status.lmo if own_range else None,
+            failed_at=failed_at,
             kind=FailureKind.DIVERGED if reason else None,
         )
 

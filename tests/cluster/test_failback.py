@@ -44,6 +44,7 @@ from tests.support.kafka_clients import Pair, grant, produce, read_all, read_all
 from tests.support.killed_conductors import ENDS_S, conducted
 from tests.support.log_shapes import Row, new_producer, send
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.saved_tails import saved_rows
 from tests.support.topic_equality import assert_parity, assert_same
 
 pytestmark = pytest.mark.cluster
@@ -230,6 +231,27 @@ def test_a_divergent_tail_is_salvaged_and_the_topic_copied_anew(pair: Pair, tmp_
     assert not denied(pair.east, topic)
     mirrored.copy()
     assert read_all(pair.west, topic) == read_all(pair.east, topic)
+
+
+@pytest.mark.slow
+def test_a_failed_partition_is_discarded_from_where_it_differs_and_comes_home(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    copied = produce(pair.east, topic, 10) + produce(pair.east, topic, 10, partition=1)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    foreign = produce(pair.west, topic, 6)
+    only_old = produce(pair.east, topic, 5)
+    assert [*replicate(mirrored.link).failed] == [Partition(topic, 0)]
+    mirrored.failover.drive(begin(mirrored.failover))
+    failback = failback_of(mirrored)
+    plan = failback.plan()
+    assert (plan.discarded, plan.strategies) == (5, {topic: "recreate"})
+    run = failback.begin(plan.hash)
+    failback.drive(run.id)
+    rows = saved_rows(tmp_path / f"run-{run.id}" / "salvage")
+    assert [(row["offset"], row["value"]) for row in rows] == [(record.offset, record.value) for record in only_old]
+    go_home(failback, run.id)
+    assert content(read_all(pair.east, topic)) == content(sorted(copied + foreign))
 
 
 @pytest.mark.slow

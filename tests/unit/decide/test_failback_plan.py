@@ -22,7 +22,7 @@ from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.hooks import Hook, HookCommand
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy
@@ -469,3 +469,28 @@ def test_open_transactions_on_the_side_that_will_be_fenced_are_named_oldest_firs
     assert warnings[0] == oldest
     assert len(warnings) == MAX_LISTED + 1
     assert warnings[-1] == Finding("more_failback_transactions_open", "west", count=2)
+
+
+@pytest.mark.parametrize("kind", [FailureKind.DIVERGED, FailureKind.FOREIGN, FailureKind.ALTERED])
+def test_what_failed_is_discarded_from_the_offset_where_the_two_sides_differ(
+    view: FailbackSnapshot, kind: FailureKind
+) -> None:
+    """The old source's log ends where the copy did, so its end shows nothing."""
+    failed = replace(view.statuses[A0], kind=kind, failed_at=Offset(7), reason="x")
+    only_failed = replace(view, statuses={**view.statuses, A0: failed, A1: stopped(A1, 23)})
+    plan = decide_failback(only_failed).plan
+    assert (plan.discarded, plan.strategies["a"], plan.strategies["b"]) == (3, "recreate", "none")
+    assert Finding("tail_discarded", "a-0", source="east", first=7, last=9, mirrored=True) in plan.warnings
+
+
+def test_what_failed_at_an_unknown_offset_is_not_said_to_discard_nothing(view: FailbackSnapshot) -> None:
+    failed = replace(view.statuses[A0], kind=FailureKind.DIVERGED, reason="x")
+    unlocated = replace(view, statuses={**view.statuses, A0: failed, A1: stopped(A1, 23)})
+    plan = decide_failback(unlocated).plan
+    assert (plan.discarded, plan.figures[FigureKey.DISCARDED_OFFSETS]) == (None, None)
+    warning = Finding("difference_unlocated", "east", destination="west", partitions=[A0])
+    assert str(warning) in map(str, plan.warnings)
+    compared = replace(unlocated, statuses={**unlocated.statuses, A0: replace(failed, differs_at=Offset(4))})
+    assert decide_failback(compared).plan.discarded == 6
+    held = replace(unlocated, statuses={**unlocated.statuses, A0: replace(failed, kind=FailureKind.DENIED)})
+    assert decide_failback(held).plan.discarded == 0

@@ -14,8 +14,8 @@ import pytest
 
 from mirror_core.model.acl import AclPurpose, Operation
 from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import DesiredState, PartitionState, PartitionStatus
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook import failback_steps
@@ -23,6 +23,8 @@ from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.state.state_records import PartitionRecord, State
 from mirror_core.sync import acl_sync
 from tests.support.acl_model import APPS, Killed, World, administer, in_memory, right
+from tests.support.cluster_names import LINK
+from tests.support.failback_views import A0, stopped
 from tests.support.memory_state import journal_of
 
 BACK = MirrorName("m-back")
@@ -242,3 +244,17 @@ def test_a_half_made_way_home_gives_nothing_that_was_withdrawn_at_home(tmp_path:
     found = [given_up(world) for world in each_kill(tmp_path, revoked_at_home)]
     assert found
     assert not any((APPS[0], Operation.WRITE) in one for one in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [(FailureKind.DIVERGED, 36), (FailureKind.ALTERED, 36), (FailureKind.DENIED, None)]
+)
+def test_what_failed_on_the_way_home_differs_from_the_same_offset_on(kind: FailureKind, expected: int | None) -> None:
+    steps = FailbackSteps(LINK, cast("Any", None), cast("Any", None), journal_of(FAILBACK))
+    failed = replace(stopped(A0, 40), kind=kind, failed_at=Offset(36), reason="x")
+    protected = steps._to_protected_status(failed, None)
+    assert (protected.state, protected.kind) == (PartitionState.FAILED, FailureKind.DIVERGED)
+    assert (protected.failed_at, steps._to_protected_status(failed, "from 40 to 50").failed_at) == (
+        expected,
+        expected or 40,
+    )
