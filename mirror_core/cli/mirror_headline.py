@@ -191,8 +191,10 @@ def _find_run_advice(run: OpenRun, access: WriteAccess, mirror: Mirror) -> tuple
     match access.action:
         case OperatorAction.WAIT:
             return "wait, and see how far it is:", (f"{verb} status {name}", *home)
-        case OperatorAction.ABORT_RUN:
+        case OperatorAction.ABORT_RUN if run.fence is OpenRunFence.LIFTED:
             return "abort it, then plan again: it cannot go on without its fence.", abort
+        case OperatorAction.ABORT_RUN:
+            return "abort it, then recover what has FAILED, or plan again: it cannot go on with that.", abort
         case OperatorAction.LEAVE_BEHIND:
             return (
                 f"resume leaves on {mirror.source} what was not copied; abort loses nothing.",

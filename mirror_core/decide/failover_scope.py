@@ -234,16 +234,26 @@ def _drain_led_again(topic: TopicScope, led: Collection[int]) -> TopicScope:
     )
 
 
-def find_scope_changes(scope: FailoverScope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str]:
-    healthy_partitions, promoted = select_healthy(statuses), set(scope.promoted)
+def find_scope_changes(scope: FailoverScope, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[str | Finding]:
+    promoted = set(scope.promoted)
     yield from _format_changes(
         sorted(p for p in statuses if p not in promoted and p.topic in scope.topic_names), "was added"
     )
     yield from _format_changes(sorted({p.topic for p in statuses} - set(scope.topic_names)), "was added")
     yield from _format_changes([p for p in scope.drained if p not in statuses], "is not recorded any more")
-    yield from _format_changes(
-        [p for p in scope.drained if p in statuses and p not in healthy_partitions], "has FAILED"
-    )
+    yield from map(explain_failed_since_plan, find_failed_since_plan(scope, statuses))
+
+
+def find_failed_since_plan(
+    scope: FailoverScope, statuses: Mapping[Partition, PartitionStatus]
+) -> list[PartitionStatus]:
+    healthy_partitions = select_healthy(statuses)
+    return [statuses[p] for p in scope.drained if p in statuses and p not in healthy_partitions]
+
+
+def explain_failed_since_plan(status: PartitionStatus) -> Finding:
+    kind = status.kind or FailureKind.OTHER
+    return Finding("failed_since_plan", status.partition, kind=kind, reason=status.reason or "")
 
 
 def _format_changes(items: Iterable[object], change: str) -> Iterator[str]:

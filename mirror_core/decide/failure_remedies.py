@@ -99,7 +99,8 @@ REMEDIES: Final[Mapping[FailureKind, FailureRemedy]] = MappingProxyType(
         ),
         FailureKind.ALTERED: FailureRemedy(
             "the destination gave records times of its own (message.timestamp.type=LogAppendTime)",
-            "set message.timestamp.type=CreateTime on the mirror topic, and find who changed it",
+            "see that the mirror topic has message.timestamp.type=CreateTime, which a sync sets; if somebody changed "
+            "it, find who",
             (RecoveryAction.RECOPY,),
             is_copy_bad=True,
         ),

@@ -10,6 +10,7 @@ from typing import Final
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.drills import is_drill_mirror
+from mirror_core.decide.failover_scope import explain_failed_since_plan
 from mirror_core.decide.fence_state import FenceState
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
@@ -22,7 +23,7 @@ from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
-from mirror_core.model.text import format_count
+from mirror_core.model.text import format_count, join_limited
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
 
@@ -79,6 +80,8 @@ class RunSituation:
     failed_partitions: Sequence[PartitionStatus] = ()
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
     source_returned: bool = False
+    failed_since_plan: Sequence[PartitionStatus] = ()
+    """Partitions that a planned failover has yet to drain: it cannot."""
     lifted_denials: int = 0
     """DENYs of this run's fence that the source no longer has: applications may write there."""
 
@@ -272,6 +275,14 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
     if situation.lifted_denials:
         yield f"Next: `{verb} abort {mirror.name}`, then plan again: this run cannot go on."
         return
+    if situation.failed_since_plan:
+        yield f"{join_limited(map(explain_failed_since_plan, situation.failed_since_plan), 3)}."
+        yield (
+            f"Next: `{verb} abort {mirror.name}`: this run cannot go on. Then `mirrorbook mirror recover {mirror.name}"
+            " --dry-run` shows what can be done about it. Or a new plan promotes it as it is:"
+            f" `{_format_new_plan_command(mirror)}`."
+        )
+        return
     resume_text = f"`{verb} resume {mirror.name}` goes on"
     if situation.source_returned:
         resume_text = (
@@ -285,6 +296,12 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
         yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
     if situation.is_past_no_return:
         yield f"There is no abort: {find_no_return_step(run.plan.kind, run.plan.mode)} has begun."
+
+
+def _format_new_plan_command(mirror: Mirror) -> str:
+    if mirror.failback_run:
+        return f"mirrorbook failback resume {get_base_name(mirror.name)}"
+    return f"mirrorbook failover plan {mirror.name}"
 
 
 def _format_place(situation: RunSituation) -> str:

@@ -197,6 +197,6 @@ def _decide_run_action(situation: RunSituation) -> OperatorAction:
         return OperatorAction.WAIT
     if situation.run.state is RunState.ABORTING:
         return OperatorAction.RESUME_RUN
-    if situation.lifted_denials:
+    if situation.lifted_denials or situation.failed_since_plan:
         return OperatorAction.ABORT_RUN
     return OperatorAction.LEAVE_BEHIND if situation.source_returned else OperatorAction.RESUME_RUN

@@ -57,6 +57,7 @@ from mirror_core.runbook.parity_gate import (
     MAX_ROUNDS,
     SPARK_MIN_OFFSETS,
     CompareRound,
+    GateClosed,
     RemainingCompare,
     check_gate,
     estimate_remaining,
@@ -97,6 +98,7 @@ class PlannedSteps(PromotionSteps):
 
     def prove(self) -> StepEvidence:
         """Compare what is mirrored while applications write: keeps the write block short."""
+        self._refuse_if_strayed()
         ranges = self._list_mirrored_ranges()
         if not ranges:
             self.journal.save_checkpoint("prove", ProveResult(ends=PartitionOffsets(), records=0))
@@ -210,7 +212,12 @@ class PlannedSteps(PromotionSteps):
         )
         earlier = earlier_proof.count_verified_records(ranges)
         self.writer.put(proof)  # also when the gate fails
-        verdict = check_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        try:
+            verdict = check_gate(result, "the proof of what is mirrored so far", earlier_records=earlier)
+        except GateClosed:
+            self.writer.refresh()
+            self._refuse_if_strayed()  # what differs has FAILED meanwhile: no resume ends otherwise
+            raise
         offsets = sum(max(0, result.verified_ends[r.partition] - r.start) for r in earlier_proof.list_remaining(ranges))
         per_second = offsets / result.seconds if result.seconds else None
         earlier_rate = None if proven is None else proven.offsets_per_s

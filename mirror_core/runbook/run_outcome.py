@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mirror_core.decide.approval_rules import explain_expired_run
+from mirror_core.decide.failover_scope import FailoverScope, find_failed_since_plan
 from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
 from mirror_core.decide.loss_bound import find_uncopied
@@ -31,13 +32,14 @@ from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import Mirror, PartitionState
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, format_reverse_name, get_base_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.failback_steps import find_reverse_failover
 from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.active_cluster import ActiveCluster
+from mirror_core.state.journal import load_checkpoint
 from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_broker_time_ms
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
@@ -145,7 +147,20 @@ def _find_recorded_situation(mirror: Mirror, state: State, run: Run) -> RunSitua
         is_past_no_return=is_past_no_return(state, run),
         is_copying=True,
         source_returned=is_awaiting_confirmation(state, run),
+        failed_since_plan=_find_failed_since_plan(state, run),
     )
+
+
+def _find_failed_since_plan(state: State, run: Run) -> list[PartitionStatus]:
+    """Empty once the rest is drained, which ends a run with such a partition."""
+    statuses, drain = state.partitions.get(run.plan.mirror, {}), state.steps.get((run.id, "drain"))
+    is_drained = drain is not None and drain.state is StepState.DONE
+    if run.state is not RunState.RUNNING or run.plan.mode is not RunMode.PLANNED or is_drained:
+        return []
+    if all(status.state is not PartitionState.FAILED for status in statuses.values()):
+        return []  # a scope of many partitions takes long to decode
+    scope = load_checkpoint(state, run.id, "begin", FailoverScope)
+    return [] if scope is None else find_failed_since_plan(scope, statuses)
 
 
 def _read_home_access(link: MirrorLink, state: State, run: Run) -> WriteAccess | None:

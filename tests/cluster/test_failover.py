@@ -17,14 +17,16 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
 from mirror_core.decide.steps import StepNeed, list_step_names, list_steps_needing
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.kafka.topics import delete_records, describe_configs
+from mirror_core.kafka.topics import alter_configs, delete_records, describe_configs
 from mirror_core.model.errors import MirrorError, PartitionFailed, Refused
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook.parity_gate import GateClosed
+from mirror_core.runbook.run_outcome import read_run_outcome
 from tests.support.checked_threads import beside
+from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.data_plane_thread import beating, driving
 from tests.support.failover_runs import acls, app_topic, begin, commit, committed, denied
@@ -200,6 +202,34 @@ def test_a_foreign_record_on_the_destination_is_never_promoted(
     if error is GateClosed:
         lost = str(failover.plan(RunMode.UNPLANNED).warnings[0])
         assert f"THE COPY DIFFERS from east in 1 partition(s): {topic}-0 from offset 10 on (" in lost
+
+
+def test_a_partition_that_fails_after_the_plan_ends_the_run_by_name(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair, 2)
+    produce(pair.east, topic, 5)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    failover = mirrored.failover
+    run = begin(failover)
+    with as_admin(pair.west) as client:
+        alter_configs(client, {topic: {"message.timestamp.type": "LogAppendTime"}})
+    produce(pair.east, topic, 3)
+    assert [*replicate(mirrored.link).failed] == [Partition(topic, 0)]
+
+    for _ in range(2):
+        with pytest.raises(Refused, match=rf"\s{topic}-0 has FAILED .*, kind altered: "):
+            failover.drive(run)
+    outcome = " ".join(read_run_outcome(mirrored.link, failover.read_status(run)[0]))
+    assert f"{topic}-0 has FAILED" in outcome
+    assert ", kind altered: " in outcome
+    assert f"Next: `mirrorbook failover abort {mirrored.name}`" in outcome
+    assert "resume" not in outcome
+    described = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path)).stdout
+    assert f"mirrorbook failover abort {mirrored.name}" in described
+    assert "failover resume" not in described
+
+    failover.abort(run)
+    assert failover.drive(begin(failover)).state is RunState.DONE, "promoted as it is"
 
 
 def test_logs_that_retention_has_emptied_go_over_with_their_offsets(pair: Pair, tmp_path: Path) -> None:

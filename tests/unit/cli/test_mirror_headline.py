@@ -42,6 +42,15 @@ def lines_of(access: WriteAccess) -> list[str]:
     return [line for text in list_headline(access, ORDERS) for line in text.split("\n")]
 
 
+def test_a_run_with_a_partition_that_failed_since_its_plan() -> None:
+    access = replace(
+        NOWHERE, run=replace(HELD, fence=None), cluster=ClusterName("east"), action=OperatorAction.ABORT_RUN
+    )
+    lines = lines_of(access)
+    assert lines[-1] == "    mirrorbook failover abort orders"
+    assert not [line for line in lines if "resume" in line or "fence" in line]
+
+
 def test_behind_the_fence_of_a_run_that_waits() -> None:
     assert lines_of(NOWHERE) == [
         "NOBODY CAN WRITE orders: east is fenced, and west is not promoted. Run",

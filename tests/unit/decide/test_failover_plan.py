@@ -210,7 +210,7 @@ def test_what_strays_from_the_scope_is_named(view: MirrorSnapshot) -> None:
         *find_scope_changes(scope, {P0: status(P0)}),
         *find_scope_changes(scope, {P0: status(P0), P1: status(P1, PartitionState.FAILED)}),
     ]
-    assert [line.split(" since")[0] for line in found] == [
+    assert [str(change).split(" since")[0] for change in found] == [
         "orders-2 was added",
         "paid was added",
         "orders-1 is not recorded any more",

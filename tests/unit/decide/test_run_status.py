@@ -18,8 +18,8 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -66,6 +66,37 @@ def said(
         run=run, steps=steps, mirror=MIRROR, pending_fence=debt, is_past_no_return=turned, is_copying=copying
     )
     return " ".join(format_run_status(ended))
+
+
+@pytest.mark.parametrize(
+    ("failback_run", "new_plan"), [("", "failover plan orders-back"), ("f1", "failback resume orders")]
+)
+def test_a_partition_that_failed_after_the_plan_is_named_with_the_way_out(failback_run: str, new_plan: str) -> None:
+    failed = PartitionStatus(
+        partition=Partition("orders", 0),
+        state=PartitionState.FAILED,
+        source_topic_id="s",
+        destination_topic_id="d",
+        kind=FailureKind.ALTERED,
+        reason="other times",
+    )
+    situation = RunSituation(
+        run=a_run(*PLANNED, RunState.RUNNING),
+        steps=upto(*PLANNED, "prove", StepState.FAILED),
+        mirror=replace(MIRROR, name=MirrorName("orders-back"), failback_run=failback_run),
+        pending_fence=None,
+        is_past_no_return=False,
+        is_copying=True,
+        failed_since_plan=[failed],
+    )
+    text = " ".join(format_run_status(situation))
+    assert "orders-0 has FAILED" in text
+    assert "kind altered: other times. Next: " in text
+    assert all(
+        f"`mirrorbook {command}`" in text
+        for command in ("failover abort orders-back", "mirror recover orders-back --dry-run", new_plan)
+    )
+    assert "failover resume" not in text
 
 
 @pytest.mark.parametrize(("kind", "mode", "last", "state"), PLACES)

@@ -11,8 +11,8 @@ from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_status import OpenRunFence, RunSituation
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.decide.write_access import AccessSituation, OperatorAction, WriteAccess, decide_write_access
-from mirror_core.model.mirror import DesiredState
-from mirror_core.model.names import ClusterName
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -89,6 +89,18 @@ def test_a_fence_that_was_lifted_lets_applications_write_on_the_source_and_ends_
     assert (access.writes, access.cluster, access.action) == (WriteLocation.SOURCE, "east", OperatorAction.ABORT_RUN)
     assert access.run is not None
     assert access.run.fence is OpenRunFence.LIFTED
+
+
+def test_a_partition_that_failed_after_the_plan_ends_the_run() -> None:
+    failed = PartitionStatus(
+        partition=Partition("orders", 0),
+        state=PartitionState.FAILED,
+        source_topic_id="s",
+        destination_topic_id="d",
+        kind=FailureKind.ALTERED,
+    )
+    access = decide(open_run(RunKind.FAILOVER, RunMode.PLANNED, "prove", failed_since_plan=[failed]))
+    assert (access.cluster, access.action) == ("east", OperatorAction.ABORT_RUN)
 
 
 def test_a_run_with_a_living_conductor_is_waited_for() -> None:
