@@ -1,4 +1,4 @@
-"""`mirrorbook json-schema`. A key is required unless its type allows UNSET."""
+"""`mirrorbook json-schema`. A key is required unless its type allows UNSET. Unknown keys are valid."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plans the next epoch.
 
-Retries FAILED partitions whose cause may pass by itself. Where logs differ, or another topic took the place, operators
+Retries FAILED partitions whose cause may pass by itself, after another look at both logs. Where logs differ, or another topic took the place, operators
 decide.
 """
 

@@ -1,4 +1,4 @@
-"""What a run's audit log concludes, and its flaws."""
+"""What a run's audit log concludes, and its flaws, from its entries and the plan alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Assigns partitions to tasks, shares a mirror's throttle, and decides an epoch's length.
 
 A comparison that an epoch's end cuts short starts over in the next, which is twice as long, within a limit: tasks that
-lost their driver may write until their epoch ends.
+lost their driver may write until their epoch ends. Changes of the configuration wait for the next epoch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Applies a pending fence to the old source, verifies it, and watches it."""
+"""Applies a pending fence to the old source, verifies it, and watches it. Several watchers may act at once."""
 
 from __future__ import annotations
 
