@@ -1,7 +1,7 @@
 """Plans the next epoch.
 
-Retries FAILED partitions whose cause may pass by itself, after another look at both logs. Where logs differ, or another topic took the place, operators
-decide.
+Retries FAILED partitions whose cause may pass by itself, after another look at both logs. Where logs differ, or another
+topic took the place, operators decide.
 """
 
 from __future__ import annotations
