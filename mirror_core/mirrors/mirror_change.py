@@ -46,6 +46,7 @@ from mirror_core.mirrors.mirror_creation import (
     check_name_is_free,
     find_missing_literals,
     refuse_if_exists,
+    take_name,
 )
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import BadRequest, MirrorError, Refused
@@ -56,6 +57,7 @@ from mirror_core.model.sync_state import QuotaPurpose, TopicSettings
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids, is_source_alive
+from mirror_core.state.run_heartbeat import hold_turn
 from mirror_core.state.state_records import PartitionRecord, State, StateRecord, Tombstone
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
@@ -352,9 +354,11 @@ def split_mirror(
         left, new = split_filters(lease.state.mirrors[name], MirrorName(into), topics)
         new = replace(new, created_ms=writer.now_ms())
         moved = {*plan.moved, *plan.departed}
-        _give_source_entries(link, new.name, moved)
-        # By the control id: a run that began while we waited must find its partitions.
-        writer.put(left, new, *_list_split_records(lease.state, name, new, moved))
+        with take_name(new, link.destination) as new_writer, hold_turn(new_writer, MirrorCommand.SPLIT):
+            # By this mirror's control id: a run that began while we waited must find its denials and its partitions.
+            writer.put(lease.state.mirrors[name])
+            _give_source_entries(link, new.name, moved)
+            writer.put(left, new, *_list_split_records(lease.state, name, new, moved))
     return plan
 
 

@@ -6,6 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,6 +24,7 @@ from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.kafka.authorization_probe import can_write_markers
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig, Config, Principal
 from mirror_core.kafka.log_offsets import OffsetPoint, PartitionProducer, describe_known_producers, list_offsets
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
@@ -46,9 +48,10 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused, RemoteFau
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import FILTER_NAMES, DesiredState, GapFilling, Mirror
 from mirror_core.model.names import ACTIVE_TOPIC, DRILL_PREFIX, MirrorName, Partition, get_base_name, is_reverse_mirror
-from mirror_core.model.timing import TIMEOUTS, now_ms
+from mirror_core.model.timing import CLOCK_TIMEOUT_S, TIMEOUTS, now_ms
 from mirror_core.state import active_cluster
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.run_heartbeat import find_turn_holder
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
@@ -242,11 +245,22 @@ def create_mirror(
         ensure_state_topic(destination_client)
         _ensure_active_topic(source_client, destination_client)
     refuse_if_exists(mirror, read_complete_state(destination_config))
-    with StateWriter(destination_config, make_control_id(mirror.name)) as writer:
-        refuse_if_exists(mirror, writer.state)
+    with take_name(mirror, destination_config) as writer:
         mirror = replace(mirror, state_topic_id=writer.state.topic_id)
         writer.put(mirror)
     return mirror
+
+
+@contextmanager
+def take_name(mirror: Mirror, destination: ClusterConfig) -> Iterator[StateWriter]:
+    """Those who saw before that it is free can no longer write it. Refused while another command makes it."""
+    with StateWriter(destination, make_control_id(mirror.name)) as writer:
+        refuse_if_exists(mirror, writer.state)
+        ahead_ms = measure_clock_ahead_ms(destination, timeout_s=CLOCK_TIMEOUT_S)
+        if (holder := find_turn_holder(writer.state, mirror.name, ahead_ms)) is not None:
+            reason = f"{holder.by} on {holder.host}, process {holder.pid}, is making it: try again when that has ended"
+            raise Refused(f"mirror {mirror.name}", [reason], reason_code="mirror_being_made")
+        yield writer
 
 
 def check_mirror_name(name: str) -> None:

@@ -8,18 +8,22 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.mirrors import mirror_change as mirror_change_module
-from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors import mirror_commands, mirror_creation
 from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change, prepare_split, split_mirror
-from mirror_core.model.errors import HeldByRun, Refused
+from mirror_core.mirrors.mirror_creation import create_mirror
+from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.mirror import DesiredState, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.state.state_topic import read_complete_state
 from tests.cluster.desk import Desk
 from tests.cluster.test_two_mirrors import home, there_and_home
 from tests.support.broker_faults import killed
@@ -317,6 +321,12 @@ def test_a_mirror_that_a_run_holds_or_that_was_failed_over_is_not_split(two: tup
     mirrored, _, moves = two
     mirror_commands.pause_mirror(mirrored.link)
     into = MirrorName(f"{mirrored.name}-split")
+    state = mirrored.state
+    state.pending_fences[mirrored.name] = PendingFence(
+        mirror=mirrored.name, cluster=mirrored.link.source.name, action=FenceAction.LIFT, run="r", since_ms=1
+    )
+    [reason] = prepare_split(mirrored.link, state, into, (moves,)).refused
+    assert "is yet to be lifted" in reason
     plan = prepare_split(mirrored.link, mirrored.state, into, (moves,))
     run = begin(mirrored.failover)
     with pytest.raises(HeldByRun):
@@ -326,3 +336,70 @@ def test_a_mirror_that_a_run_holds_or_that_was_failed_over_is_not_split(two: tup
     assert "it can be split after a failback" in again.refused[0]
     with pytest.raises(Refused, match="it can be split after a failback"):
         split_mirror(mirrored.link, into, (moves,), again.hash)
+
+
+def create(name: MirrorName, mirrored: Mirrored, topic: str) -> None:
+    create_mirror(mirrored.config, name, source="east", destination="west", topics=(topic,), groups=())
+
+
+def test_a_mirror_that_is_created_within_a_split_under_its_name_is_refused(
+    two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, stays, moves = two
+    other, into = app_topic(mirrored.pair), MirrorName(f"{mirrored.name}-split")
+    mirror_commands.pause_mirror(mirrored.link)
+    list_records = mirror_change_module._list_split_records
+
+    def list_meanwhile(*args: Any) -> Any:
+        with pytest.raises(Refused, match="is making it"):
+            create(into, mirrored, other)
+        return list_records(*args)
+
+    monkeypatch.setattr(mirror_change_module, "_list_split_records", list_meanwhile)
+    new = split(mirrored, moves)
+    assert new.link.mirror.topics == (moves,)
+    assert (topics_of(mirrored), topics_of(new)) == ({stays}, {moves})
+
+
+def test_a_split_within_a_creation_of_its_name_keeps_what_it_moved(
+    two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, stays, moves = two
+    other, into = app_topic(mirrored.pair), MirrorName(f"{mirrored.name}-split")
+    mirror_commands.pause_mirror(mirrored.link)
+
+    def split_meanwhile(*args: Any, **changes: Any) -> Any:
+        monkeypatch.undo()
+        split(mirrored, moves)
+        return replace(*args, **changes)
+
+    monkeypatch.setattr(mirror_creation, "replace", split_meanwhile)
+    with pytest.raises(LostOwnership):
+        create(into, mirrored, other)
+    new = replace(mirrored, name=into)
+    assert (new.link.mirror.topics, new.link.mirror.producer_id) == ((moves,), mirrored.link.mirror.producer_id)
+    assert (topics_of(mirrored), topics_of(new)) == ({stays}, {moves})
+
+
+def test_a_run_that_began_meanwhile_finds_its_denials_on_the_source_as_they_were(
+    two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored, _, moves = two
+    there_and_home(mirrored)
+    mirror_commands.run_sync(mirrored.link)
+    mirror_commands.pause_mirror(mirrored.link)
+    into = MirrorName(f"{mirrored.name}-split")
+    plan = prepare_split(mirrored.link, mirrored.state, into, (moves,))
+    before = read_complete_state(mirrored.link.source).ledger
+    assert any(entry.acl.name == moves for entry in before.values())
+
+    def prepare_while_a_run_begins(*args: Any) -> Any:
+        prepared = prepare_split(*args)
+        if not mirrored.state.active_run(mirrored.name):
+            begin(mirrored.failover)
+        return prepared
+
+    monkeypatch.setattr(mirror_change_module, "prepare_split", prepare_while_a_run_begins)
+    with pytest.raises(HeldByRun):
+        split_mirror(mirrored.link, into, (moves,), plan.hash)
+    assert read_complete_state(mirrored.link.source).ledger == before

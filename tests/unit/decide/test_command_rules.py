@@ -118,6 +118,13 @@ def test_a_way_home_is_not_stopped_while_its_failback_needs_it_also_if_nobody_ca
     assert not list(explain_refusals(MirrorCommand.PAUSE, replace(seen(), mirror=way)))
 
 
+@pytest.mark.parametrize("command", [MirrorCommand.CHANGE, MirrorCommand.SPLIT])
+def test_the_topics_of_a_way_home_are_those_that_it_was_made_for(command: MirrorCommand) -> None:
+    way = replace(MIRROR, name=MirrorName("m-back"), failback_run="m-failback-1", desired=DesiredState.PAUSED)
+    [reason] = explain_refusals(command, replace(seen(), mirror=way))
+    assert (reason.code, reason.values["failback_of"]) == ("filters_fixed_by_way_home", "m")
+
+
 def test_a_way_home_belongs_to_its_failback_until_that_has_ended() -> None:
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     [reason] = explain_failback_hold(MirrorName("m-back"), [RUN, failback])
