@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from mirror_core.decide.consistency_groups import TopicPatternGroups
 from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.findings import Finding
@@ -26,7 +27,15 @@ from mirror_core.model.mirror import (
     TopicDeparture,
     has_listed_all,
 )
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, get_heartbeat_topic
+from mirror_core.model.names import (
+    HEARTBEAT_TOPIC_PREFIX,
+    ClusterName,
+    MirrorName,
+    Offset,
+    Partition,
+    compile_name_pattern,
+    get_heartbeat_topic,
+)
 from mirror_core.model.run import shorten_hash
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.text import format_count
@@ -75,6 +84,8 @@ class ChangeInputs:
     """Why the destination keeps nobody from writing topics that are kept closed. Empty: it does."""
     problems: tuple[str, ...] = ()
     """Why topics that start cannot be copied, and circles."""
+    together: TopicPatternGroups = ()
+    """Topics that a split must not tear apart."""
 
 
 class ChangePlan(JsonDocument, frozen=True, kw_only=True):
@@ -427,7 +438,19 @@ def _list_split_refusals(plan: SplitPlan, inputs: ChangeInputs) -> Iterator[str]
             f"{join_limited(sorted(others))} on {mirror.source} would start, too, and the mirror does not carry"
             f" {'it' if len(others) == 1 else 'them'}: give narrower --topics"
         )
+    yield from _list_torn_groups(plan, inputs.together)
     yield from inputs.problems
+
+
+def _list_torn_groups(plan: SplitPlan, groups: TopicPatternGroups) -> Iterator[str]:
+    kept = [topic for topic in plan.kept if not topic.startswith(HEARTBEAT_TOPIC_PREFIX)]
+    for expressions in groups:
+        patterns = [compile_name_pattern("together:", expression) for expression in expressions]
+        if all(any(pattern.matches(t) for pattern in patterns for t in topics) for topics in (plan.moved, kept)):
+            yield (
+                f"topics {', '.join(expressions)} belong together, and would fail over apart: move all of them, or take"
+                f" them out of `together` of {plan.mirror} in your configuration, on every host"
+            )
 
 
 def format_split(plan: SplitPlan, mirror: Mirror) -> Iterator[str]:

@@ -313,6 +313,7 @@ def prepare_split(link: MirrorLink, state: State, into: str, topics: tuple[str, 
         destination_ends={},
         has_failed_over=is_failed_over,
         problems=tuple(_list_split_problems(link, pending_fence, into)),
+        together=link.config.consistency_groups(mirror.name),
     )
     return plan_split(MirrorName(into), topics, inputs)
 

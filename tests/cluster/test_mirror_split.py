@@ -302,6 +302,10 @@ def test_on_the_command_line_a_split_is_shown_refused_and_done_by_its_hash(
         3,
         True,
     )
+    together = f"{document}\nmirrors: {{{mirrored.name}: {{together: [[{stays}, {moves}]]}}}}\n"
+    desk.config.write_text(together, encoding="utf-8")
+    torn = desk.run(*asked, "--yes")
+    assert (torn.code, f"topics {stays}, {moves} belong together" in " ".join(torn.err.split())) == (3, True), torn.err
     desk.config.write_text(document, encoding="utf-8")
     assert desk.run("mirror", "split", mirrored.name, "--topics", moves, "--into", mirrored.name, "--yes").code == 3
     assert desk.run("mirror", "split", mirrored.name, "--topics", moves, "--into", "no/name").code == 2

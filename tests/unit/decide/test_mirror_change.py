@@ -274,6 +274,7 @@ def test_a_topic_is_of_exactly_one_mirror_after_a_split(patterns: list[str], top
         (("b", "c"), {}, "c on east would start, too"),
         (("b",), {"has_failed_over": True}, "it can be split after a failback"),
         (("b",), {"problems": ("a fence",)}, "a fence"),
+        (("b",), {"together": (("b|x", "a"),)}, "b|x, a belong together"),
         (("b",), {"departures": {"d": replace(departed("d", CLOSED), is_done=False)}}, "d still leaves"),
     ],
 )
@@ -289,6 +290,12 @@ def test_the_heartbeats_of_the_mirror_are_nothing_that_would_be_left() -> None:
     plan = plan_split(NEW, ("a",), replace(seen, source_topics={"a", "mirrorbook.heartbeats.n"}))
     assert len(plan.refused) == 1
     assert "nothing would be left" in plan.refused[0]
+
+
+@pytest.mark.parametrize("together", [("b", "x"), (".*",)])
+def test_topics_that_belong_together_and_are_all_of_one_mirror_do_not_refuse_a_split(together: tuple[str, ...]) -> None:
+    seen = replace(inputs(status("b"), status("mirrorbook.heartbeats.m")), source_topics={"b"}, together=(together,))
+    assert not [r for r in plan_split(NEW, ("b",), seen).refused if "together" in r]
 
 
 def test_a_split_plan_is_of_these_partitions_and_of_this_mirror() -> None:
