@@ -351,10 +351,10 @@ def find_foreign_after_own(
 def find_foreign_starts(
     client: ClusterClient, producer_id: int, reported_ends: Mapping[Partition, int], log_ends: Mapping[Partition, int]
 ) -> dict[Partition, Offset | None]:
-    """Where the ends of destination logs were not written by this mirror, without the source. None: not known.
+    """First offsets beyond the tasks' reports that another producer wrote; asks the destination only. None: not known.
 
-    `reported_ends`: up to which tasks have reported what they copied; others are not looked at. Reads headers only, of
-    logs whose end is not explained by what their leader knows of the mirror's producer.
+    `reported_ends`: next offset after what tasks reported as copied; partitions without one are left out. Reads headers
+    only, of logs whose end is not explained by what their leader knows of the mirror's producer.
     """
     unreported = {p: reported for p, end in log_ends.items() if (reported := reported_ends.get(p, end)) < end}
     by_leader = client.leaders(unreported) if unreported else {}

@@ -1,8 +1,8 @@
 """Changes which topics and groups a mirror carries, while it runs.
 
 One transaction has the new filters and what becomes of topics that leave. What a dead process left is finished by the
-next `mirror change`, or the next sync. Before a split, the source is told whose the denials of earlier ways home are;
-repeated after a crash, the split finds that done.
+next `mirror change`, or the next sync. Before a split, the source's state gives the denials of earlier
+failbacks to the new mirror; a split that is repeated after a crash finds that done.
 """
 
 from __future__ import annotations
@@ -352,14 +352,14 @@ def split_mirror(
         plan = prepare_split(link, lease.state, into, topics)
         if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
             raise Refused(f"mirror {name}: split", reasons, reason_code="split_refused")
-        left, new = split_filters(lease.state.mirrors[name], MirrorName(into), topics)
+        remaining, new = split_filters(lease.state.mirrors[name], MirrorName(into), topics)
         new = replace(new, created_ms=writer.now_ms())
         moved = {*plan.moved, *plan.departed}
         with take_name(new, link.destination) as new_writer, hold_turn(new_writer, MirrorCommand.SPLIT):
             # By this mirror's control id: a run that began while we waited must find its denials and its partitions.
             writer.put(lease.state.mirrors[name])
-            _give_source_entries(link, new.name, moved)
-            writer.put(left, new, *_list_split_records(lease.state, name, new, moved))
+            _move_source_entries(link, new.name, moved)
+            writer.put(remaining, new, *_list_split_records(lease.state, name, new, moved))
     return plan
 
 
@@ -378,7 +378,7 @@ def _list_split_records(
     for record in moved:
         yield Tombstone(record)
         yield replace(record, mirror=new.name)
-    yield from _give_entries(state, name, new.name, topics)
+    yield from _move_entries(state, name, new.name, topics)
     for entry in state.ledger_entries(name):
         if entry.purpose in (AclPurpose.COPIED, AclPurpose.STAGED) and not is_on_topics(entry.acl, topics):
             yield replace(entry, mirror=new.name)
@@ -386,7 +386,7 @@ def _list_split_records(
         if quota.purpose is QuotaPurpose.STAGED:
             yield replace(quota, mirror=new.name)
     for group in state.group_offsets.get(name, {}).values():
-        offsets, clamped_from = (_select(found, topics) for found in (group.offsets, group.clamped_from))
+        offsets, clamped_from = (_select_topics(rows, topics) for rows in (group.offsets, group.clamped_from))
         if offsets.topics:
             yield replace(group, mirror=new.name, offsets=offsets, clamped_from=clamped_from)
     if proof := state.verifications.get(name):
@@ -394,15 +394,15 @@ def _list_split_records(
         yield replace(proof.forget_partitions({p for p in statuses if p.topic not in topics}), mirror=new.name)
 
 
-def _give_source_entries(link: MirrorLink, new: MirrorName, topics: Set[str]) -> None:
-    """There they are by the name of the way home, and the next one would find denials that are not its own."""
+def _move_source_entries(link: MirrorLink, new: MirrorName, topics: Set[str]) -> None:
+    """The source records them by reverse mirror: the new mirror's next failback would take them for another's."""
     name = link.mirror.name
-    if any(_give_entries(read_complete_state(link.source), name, new, topics)):
+    if any(_move_entries(read_complete_state(link.source), name, new, topics)):
         with StateWriter(link.source, make_control_id(format_reverse_name(name))) as writer:
-            writer.put(*_give_entries(writer.state, name, new, topics))
+            writer.put(*_move_entries(writer.state, name, new, topics))
 
 
-def _give_entries(
+def _move_entries(
     state: State, name: MirrorName, new: MirrorName, topics: Set[str]
 ) -> Iterator[LedgerEntry | Tombstone]:
     names = {name: new, format_reverse_name(name): format_reverse_name(new)}
@@ -412,5 +412,5 @@ def _give_entries(
             yield replace(entry, mirror=names[entry.mirror])
 
 
-def _select(offsets: PartitionOffsets, topics: Set[str]) -> PartitionOffsets:
+def _select_topics(offsets: PartitionOffsets, topics: Set[str]) -> PartitionOffsets:
     return PartitionOffsets(tuple(row for row in offsets.topics if row[0] in topics))

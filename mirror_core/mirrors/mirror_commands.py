@@ -34,7 +34,7 @@ from mirror_core.model.sync_state import SyncCategory
 from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
-from mirror_core.state.approvals import list_used_up
+from mirror_core.state.approvals import list_used_approvals
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -202,17 +202,18 @@ def stop_mirror(
 ) -> dict[Partition, Offset]:
     """Records LMOs, of FAILED partitions too; grants nothing. May be repeated.
 
-    `question`: its approvals are used up by this; without any, only a stop that has begun is finished. None: of a
-    person at a terminal.
+    `question`: this uses up its approvals; where it has none, only a stop that has begun is finished. None: a person
+    at a terminal asks.
     """
     name = link.mirror.name
     with take_control(link, MirrorCommand.STOP, _build_extra_checks(link, MirrorCommand.STOP)) as writer:
-        mirror, used_up = writer.state.mirrors[name], list_used_up(writer.state, name, question) if question else []
-        if question is not None and not used_up and mirror.desired is not DesiredState.STOPPED:
+        mirror = writer.state.mirrors[name]
+        used_approvals = list_used_approvals(writer.state, name, question) if question else []
+        if question is not None and not used_approvals and mirror.desired is not DesiredState.STOPPED:
             raise Refused(
                 f"mirror {name}: stop", ["it was started since it was stopped: ask again"], reason_code="not_approved"
             )
-        writer.put(replace(mirror, desired=DesiredState.STOPPED), *used_up)
+        writer.put(replace(mirror, desired=DesiredState.STOPPED), *used_approvals)
         # The data plane cannot record anything now; what its tasks still write must be below the LMO.
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)

@@ -347,7 +347,7 @@ class TailSteps(StepContext):
 
     def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
         """Its folder is not on this host."""
-        folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.partitions else []  # by tail
+        folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.partitions else []  # its tails
         folder_names += [_salvage_folder_name(salvage_result.parts)] if salvage_result.parts > 1 else []
         return next(
             (

@@ -108,14 +108,14 @@ def require_reverse_failover(link: MirrorLink, reverse_state: State, failback_ru
 def require_source_times(client: ClusterClient, topics: Collection[str]) -> None:
     """Raises unless every broker of a mirror's destination stores records with their own times."""
     configs = describe_configs(client, topics)
-    retimed_topics = [name for name, found in configs.items() if found.effective[_TIME_KEY] != _SOURCE_TIME]
+    retimed_topics = [name for name, topic in configs.items() if topic.effective[_TIME_KEY] != _SOURCE_TIME]
     if retimed_topics:
         raise SettingRefused(
             f"cluster {client.name}: {_TIME_KEY} is not {_SOURCE_TIME}, so a copy would get the broker's times, on "
             f"{join_limited(sorted(retimed_topics))}: let {client.config.user() or 'this principal'} set it"
             " (ALTER_CONFIGS), then resume the failback"
         )
-    changed_topics = [name for name, found in configs.items() if _TIME_KEY in found.overrides]
+    changed_topics = [name for name, topic in configs.items() if _TIME_KEY in topic.overrides]
     if late_brokers := find_late_brokers(client, {name: {_TIME_KEY: _SOURCE_TIME} for name in changed_topics}):
         raise Unreachable(
             f"cluster {client.name}: brokers {join_limited(sorted(late_brokers))} do not show"

@@ -51,8 +51,10 @@ class QuiescenceResult:
 def find_foreign_writes(
     link: MirrorLink, state: State, client: ClusterClient, log_ends: Mapping[Partition, Offset]
 ) -> dict[Partition, Offset | None]:
-    """Where others' records begin at the ends of the mirror's healthy logs. None: not known. Nothing once it is
-    stopped: applications write then."""
+    """First offsets at the ends of the mirror's healthy logs that somebody else wrote. None: not known.
+
+    Empty once the mirror is STOPPED: applications write then.
+    """
     mirror, observation = state.mirrors.get(link.mirror.name), state.source_observations.get(link.mirror.name)
     if mirror is None or observation is None or mirror.desired is DesiredState.STOPPED:
         return {}

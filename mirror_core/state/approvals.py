@@ -70,7 +70,7 @@ def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: Record
     write_acknowledged(cluster, [make_checkpoint(mirror, step, approval)], _NOUN)
 
 
-def list_used_up(state: State, mirror: MirrorName, question: str) -> list[Tombstone]:
+def list_used_approvals(state: State, mirror: MirrorName, question: str) -> list[Tombstone]:
     """To be written in the transaction that does what was approved."""
     return _list_tombstones(state, mirror, lambda approval: approval.question == question)
 
