@@ -216,7 +216,7 @@ GUARDS: Final = {
         "no command lifts the fence",
     ),
     "a promotion opens its own topics only": Guard(
-        ((acl_ledger, "_is_on_topics", _always(True)), (acl_ledger, "get_both_directions", _always(ALL_MIRRORS))),
+        ((acl_ledger, "is_on_topics", _always(True)), (acl_ledger, "get_both_directions", _always(ALL_MIRRORS))),
         QUIET._replace(kills=False),
         "changed DENY",
         mirrors=2,
