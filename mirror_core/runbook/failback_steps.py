@@ -229,7 +229,7 @@ class FailbackSteps(TailSteps):
             sync_lifted_records(link, writer, self.writer.state)
             report = sync_mirror(link, writer, only=PARTS_SYNCED_FIRST)
             with ClusterClient(self.link.source) as old:
-                require_source_times(old, self._topic_names())
+                require_source_times(old, new_views.keys())
             # After the sync, which staged current grants: detects later revocations.
             with ClusterClient(self.link.destination) as new:
                 record_withdrawn_rights(link, self.writer.state, writer, new)

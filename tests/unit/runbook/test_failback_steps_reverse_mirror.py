@@ -135,6 +135,26 @@ def test_a_way_home_that_was_gone_is_made_no_further(tmp_path: Path) -> None:
         assert (dict(east.state.ledger), world.held["east"]) == (before, held)
 
 
+def test_a_topic_that_was_deleted_on_the_new_primary_needs_no_settings_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted, checked = Partition("deleted", 0), list[str]()
+
+    def find_existing(client: Any, names: list[str]) -> dict[str, SimpleNamespace]:
+        absent = deleted.topic if client.name == "west" else ""
+        return {name: SimpleNamespace(id="t", partitions={0}) for name in names if name != absent}
+
+    with failed_over(tmp_path) as (world, steps), monkeypatch.context() as patch:
+        mirror = world.routes["m"].there.mirror.name
+        status = world.logs["west"].state.partitions[mirror][Partition(TOPIC, 0)]
+        world.logs["west"].put(PartitionRecord(mirror, replace(status, partition=deleted)))
+        patch.setattr(failback_steps, "find_existing_topics", find_existing)
+        patch.setattr(failback_steps, "require_source_times", lambda client, topics: checked.extend(topics))
+        steps.create_reverse()
+        assert {p.topic for p in world.logs["east"].state.partitions[BACK]} == {TOPIC}
+    assert checked == [TOPIC]
+
+
 # -- denials that were copied, and rights that were given and taken away since -----------------------------------------
 
 DENIED = build_denial(TOPIC, APPS[0])
