@@ -42,25 +42,40 @@ class KeepOffset:
     is_equal: bool = False
 
 
-def clamp_offset(source: Offset, start: Offset, end: Offset) -> Offset:
-    return max(start, min(source, end))
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """[start, end) of the log on the destination."""
+
+    start: Offset
+    end: Offset
+    agreed_end: Offset | None = None
+    """From here on the source has other records at the same offsets. None: not known of any."""
+
+    @property
+    def commit_end(self) -> Offset:
+        """The mirror commits nothing beyond it. Others on the destination may: up to `end`."""
+        return self.end if self.agreed_end is None else min(self.end, self.agreed_end)
+
+
+def clamp_offset(offset: Offset, log: LogBounds) -> Offset:
+    return max(log.start, min(offset, log.commit_end))
 
 
 def decide_group_offset(
-    *, source: Offset, start: Offset, end: Offset, destination: Offset | None, own_commits: Collection[Offset] = ()
+    *, source: Offset, log: LogBounds, destination: Offset | None, own_commits: Collection[Offset] = ()
 ) -> CommitOffset | KeepOffset:
     """For one partition of a group without members on the destination.
 
-    `source`, `destination`: committed offsets (next to read); `start`, `end`: log bounds on the destination;
-    `own_commits`: what the mirror committed there last.
+    `source`, `destination`: committed offsets (next to read); `own_commits`: what the mirror committed there last.
     """
-    offset = clamp_offset(source, start, end)
+    offset = clamp_offset(source, log)
     if destination == offset:
         return KeepOffset("", is_equal=True)
-    if destination is not None and destination not in own_commits and offset < destination <= end:
+    if destination is not None and destination not in own_commits and offset < destination <= log.end:
+        clamped_text = f" of {offset}" if offset < source else ""
         return KeepOffset(
-            f"somebody on the destination has committed {destination}, which is ahead; to follow the source, delete "
-            "the group's offset there"
+            f"somebody on the destination has committed {destination}, which is ahead{clamped_text}; to follow the "
+            "source, delete the group's offset there"
         )
     return CommitOffset(offset, is_clamped=offset != source)
 

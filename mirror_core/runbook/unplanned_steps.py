@@ -250,12 +250,9 @@ class UnplannedSteps(PromotionSteps):
         rows = clamp_groups(
             self.link,
             self.scope.topic_names,
-            {
-                **{p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
-                **find_agreed_ends(self.statuses(), self._read_observation()),
-                **self.foreign_starts,
-            },
+            {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
             self.writer.state.group_offsets.get(self.link.mirror.name, {}).values(),
+            find_agreed_ends(self.statuses(), self._read_observation()) | self.foreign_starts,
         )
         self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
         return {**count_actions(rows), **self.format_groups_left(rows)}

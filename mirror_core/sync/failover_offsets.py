@@ -8,7 +8,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.group_coverage import RESET_POLICY_TEXT, clamp_offset, list_lost_offsets
+from mirror_core.decide.group_coverage import RESET_POLICY_TEXT, LogBounds, clamp_offset, list_lost_offsets
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import (
@@ -29,19 +29,21 @@ from mirror_core.model.sync_state import DriftRow, OwnGroupOffsets, SyncAction, 
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import OffsetCommitter, OwnCommittedOffsets, commit_until_answered, format_refusal
-from mirror_core.sync.offset_sync import LogBounds, format_group_subject, format_unlisted, to_group_row, to_skip_row
+from mirror_core.sync.offset_sync import format_group_subject, format_unlisted, to_group_row, to_skip_row
 
 
 def clamp_groups(
     link: MirrorLink,
     topics: Collection[str],
     safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({}),
-    own_offsets: Iterable[OwnGroupOffsets] = (),
+    own_offsets: Collection[OwnGroupOffsets] = (),
+    agreed_ends: Mapping[Partition, Offset] = MappingProxyType({}),
 ) -> list[DriftRow]:
     """Moves offsets into the destination's logs, which may have lost ends with a broker, in an unplanned failover.
 
-    `safe_ends`: what lies beyond may still be lost, or is not the source's; None where unknown. `own_offsets`: the
-    destination may have lost some, which have a row each.
+    `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the destination may have lost
+    some, which have a row each. `agreed_ends`: what lies beyond is not the source's; of the offsets there only the
+    mirror's own are moved.
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)
@@ -57,8 +59,12 @@ def clamp_groups(
         starts = list_known_offsets(destination, partitions, OffsetPoint.START)
         ends = list_known_offsets(destination, partitions, OffsetPoint.LOG_END)
         ends |= {p: min(ends[p], end) for p, end in safe_ends.items() if end is not None and p in ends}
-        logs = {p: LogBounds(starts[p], ends[p]) for p in starts.keys() & ends.keys()}
-        outside_offsets = {name: _list_outside(group_offsets, logs) for name, group_offsets in committed.items()}
+        logs = {p: LogBounds(starts[p], ends[p], agreed_ends.get(p)) for p in starts.keys() & ends.keys()}
+        own_by_group = {record.group: record.offsets.to_mapping() for record in own_offsets}
+        outside_offsets = {
+            name: _list_outside(group_offsets, logs, own_by_group.get(name, {}))
+            for name, group_offsets in committed.items()
+        }
         to_commit = {
             name: group_offsets
             for name, group_offsets in outside_offsets.items()
@@ -84,12 +90,19 @@ def clamp_groups(
 
 
 def _list_outside(
-    committed: Mapping[Partition, CommittedOffset], logs: Mapping[Partition, LogBounds]
+    committed: Mapping[Partition, CommittedOffset],
+    logs: Mapping[Partition, LogBounds],
+    own_offsets: Mapping[Partition, Offset],
 ) -> dict[Partition, tuple[Offset, str]]:
-    return {
-        p: (clamp_offset(c.offset, logs[p].start, logs[p].end), c.metadata)
+    ends = {
+        p: logs[p].commit_end if own_offsets.get(p) == c.progress else logs[p].end
         for p, c in committed.items()
-        if p in logs and not logs[p].start <= c.offset <= c.progress <= logs[p].end
+        if p in logs
+    }
+    return {
+        p: (clamp_offset(committed[p].offset, logs[p]), committed[p].metadata)
+        for p, end in ends.items()
+        if not logs[p].start <= committed[p].offset <= committed[p].progress <= end
     }
 
 
@@ -106,9 +119,9 @@ def _to_clamped_rows(
             rows.append(to_group_row(subject, SyncAction.EQUAL, None, offset, committed_offset=offset))
             continue
         log = logs[partition]
-        where = f"the log is [{log.start}, {log.end}]"
+        where = f"the log is [{log.start}, {log.commit_end}]"
         if code in COMMITTED_RESULTS:
-            moved = clamp_offset(offset, log.start, log.end)
+            moved = clamp_offset(offset, log)
             rows.append(replace(to_group_row(subject, SyncAction.COMMIT, None, offset, where, moved), done=True))
         else:  # outside its log: counts as none
             rows.append(

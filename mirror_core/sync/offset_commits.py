@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from mirror_core.decide.group_coverage import CommitOffset, decide_group_offset
+from mirror_core.decide.group_coverage import CommitOffset, LogBounds, decide_group_offset
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ANONYMOUS, ClusterConfig, Principal
@@ -286,8 +286,6 @@ def _find_data_user(config: ClusterConfig) -> str | None:
 
 AHEAD_RETRY_S: Final = 1.0
 ACTIVE_GROUP_RETRY_S: Final = 5.0
-_ReadableRange = tuple[Offset, Offset]
-"""Start; high watermark, or where the copy begins to have other records than the source."""
 
 
 class FollowedTopic(NamedTuple):
@@ -379,17 +377,17 @@ class PendingOffsetCommits:
     def postpone(self, group: str, partition: Partition, until: float) -> None:
         self._retry_at[group, partition] = until
 
-    def list_due(
-        self, ranges: Mapping[Partition, _ReadableRange], now: float
-    ) -> dict[str, dict[Partition, CommittedOffset]]:
+    def list_due(self, logs: Mapping[Partition, LogBounds], now: float) -> dict[str, dict[Partition, CommittedOffset]]:
         self._active_until = {group: until for group, until in self._active_until.items() if until > now}
         ready_by_group = dict[str, dict[Partition, CommittedOffset]]()
         for group, offsets in self.committed.items():
             ready = {
                 partition: committed
                 for partition, committed in offsets.items()
-                if partition in ranges
-                and (committed.offset <= ranges[partition][1] or now >= self._retry_at.get((group, partition), 0.0))
+                if partition in logs
+                and (
+                    committed.offset <= logs[partition].commit_end or now >= self._retry_at.get((group, partition), 0.0)
+                )
             }
             if ready and group not in self._active_until:
                 ready_by_group[group] = ready
@@ -419,15 +417,15 @@ class OffsetCommitRounds:
             pending.set_waiting({}, time.monotonic())
             return
         began = time.monotonic()
-        ranges = self._list_ranges(pending)
-        due = pending.list_due(ranges, began)
+        logs = self._list_readable_logs(pending)
+        due = pending.list_due(logs, began)
         fetched = self._batches.fetch_attempt({group: sorted(offsets) for group, offsets in due.items()})
         for group, fault in fetched.faults.items():
             if isinstance(fault, Unreachable):
                 raise fault
             for partition in due[group]:
                 pending.mark_refused(group, partition, str(fault), None)
-        to_commit = self._select_commits(pending, due, fetched.offsets, ranges)
+        to_commit = self._select_commits(pending, due, fetched.offsets, logs)
         results = self._commits.commit_offsets(to_commit) if to_commit else {}
         for group, codes in results.items():
             # Partitions without a code wait for the next round: the coordinator moves, or loads.
@@ -435,7 +433,7 @@ class OffsetCommitRounds:
                 if code in COMMITTED_RESULTS:
                     source = due[group][partition].offset
                     self._own_offsets.record_offset(group, partition, to_commit[group][partition][0], source)
-                    self._finish_or_postpone(pending, group, partition, ranges)
+                    self._finish_or_postpone(pending, group, partition, logs)
                 elif code in ACTIVE_GROUP_ERRORS:
                     pending.discard(group, partition)
                     pending.mark_active(group, began + ACTIVE_GROUP_RETRY_S)
@@ -453,7 +451,7 @@ class OffsetCommitRounds:
         pending: PendingOffsetCommits,
         due: Mapping[str, Mapping[Partition, CommittedOffset]],
         destination_offsets: Mapping[str, CommittedOffsets],
-        ranges: Mapping[Partition, _ReadableRange],
+        logs: Mapping[Partition, LogBounds],
     ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
         to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
         for group, offsets in destination_offsets.items():
@@ -463,8 +461,7 @@ class OffsetCommitRounds:
                 before = offsets.committed.get(partition)
                 decision = decide_group_offset(
                     source=committed.offset,
-                    start=ranges[partition][0],
-                    end=ranges[partition][1],
+                    log=logs[partition],
                     destination=before.offset if before else None,
                     own_commits=self._own_offsets.find_known(group, partition),
                 )
@@ -474,7 +471,7 @@ class OffsetCommitRounds:
                     pending.mark_refused(group, partition, decision.reason, before.offset)
                 elif before is not None:
                     self._own_offsets.record_offset(group, partition, before.offset, committed.offset)
-                    self._finish_or_postpone(pending, group, partition, ranges)
+                    self._finish_or_postpone(pending, group, partition, logs)
         return to_commit
 
     def _finish_or_postpone(
@@ -482,15 +479,16 @@ class OffsetCommitRounds:
         pending: PendingOffsetCommits,
         group: str,
         partition: Partition,
-        ranges: Mapping[Partition, _ReadableRange],
+        logs: Mapping[Partition, LogBounds],
     ) -> None:
         pending.clear_refusal(group, partition)
-        if pending.committed[group][partition].offset > ranges[partition][1]:
+        if pending.committed[group][partition].offset > logs[partition].commit_end:
             pending.postpone(group, partition, time.monotonic() + self._pause_s)
         else:
             pending.discard(group, partition)
 
-    def _list_ranges(self, pending: PendingOffsetCommits) -> dict[Partition, _ReadableRange]:
+    def _list_readable_logs(self, pending: PendingOffsetCommits) -> dict[Partition, LogBounds]:
+        """Each up to its high watermark."""
         wanted = pending.partitions
         topics = self._client.metadata({partition.topic for partition in wanted}).topics
         ids = pending.topic_ids
@@ -499,7 +497,7 @@ class OffsetCommitRounds:
         ends = list_known_offsets(self._client, present, OffsetPoint.HIGH_WATERMARK, topics=copied_topics)
         starts = list_known_offsets(self._client, ends, OffsetPoint.START, topics=copied_topics)
         agreed_ends = pending.agreed_ends
-        return {p: (starts[p], min(ends[p], agreed_ends.get(p, ends[p]))) for p in starts.keys() & ends.keys()}
+        return {p: LogBounds(starts[p], ends[p], agreed_ends.get(p)) for p in starts.keys() & ends.keys()}
 
     def __enter__(self) -> OffsetCommitRounds:
         return self

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from mirror_core.decide.filters import build_group_filter
-from mirror_core.decide.group_coverage import CommitOffset, date_uncommitted, decide_group_offset
+from mirror_core.decide.group_coverage import CommitOffset, LogBounds, date_uncommitted, decide_group_offset
 from mirror_core.decide.loss_bound import find_agreed_ends
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
@@ -52,16 +52,6 @@ from mirror_core.sync.offset_commits import (
 )
 from mirror_core.sync.topic_errors import list_copied_source_ids
 from mirror_core.wire.group_records import CONSUMER_OFFSETS_TOPIC
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """[start, end)."""
-
-    start: Offset
-    end: Offset
-    is_diverged: bool = False
-    """From `end` on the source has other records at the same offsets."""
 
 
 def list_groups_in_scope(link: MirrorLink, source: ClusterClient) -> dict[str, ConsumerGroup]:
@@ -389,8 +379,7 @@ class _GroupDecisions:
         known_offsets = self._own_offsets.find_known(group, partition)
         decision = decide_group_offset(
             source=source_offset,
-            start=log.start,
-            end=log.end,
+            log=log,
             destination=destination_offset,
             own_commits=known_offsets,
         )
@@ -488,8 +477,8 @@ def _format_move(decision: CommitOffset, source_offset: Offset, log: LogBounds) 
     if decision.offset < source_offset:
         reread_count = source_offset - decision.offset
         limit = (
-            f"from {log.end} on the destination has other records than the source"
-            if log.is_diverged
+            f"from {log.commit_end} on the destination has other records than the source"
+            if log.commit_end < log.end
             else f"the destination ends at {log.end}"
         )
         return f"{decision.offset}: {limit}; {reread_count} offsets would be read again"
@@ -502,12 +491,7 @@ def _list_log_ranges(
     topics = destination.metadata({partition.topic for partition in partitions}).topics
     present = [p for p in partitions if p.topic in topics and p.index in topics[p.topic].partitions]
     starts, ends = list_offset_points(destination, present, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
-    return {
-        p: LogBounds(starts[p], agreed_ends[p], is_diverged=True)
-        if p in agreed_ends and agreed_ends[p] < ends[p]
-        else LogBounds(starts[p], ends[p])
-        for p in present
-    }
+    return {p: LogBounds(starts[p], ends[p], agreed_ends.get(p)) for p in present}
 
 
 def to_group_row(

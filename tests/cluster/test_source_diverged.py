@@ -95,21 +95,24 @@ def test_groups_skip_nothing_of_what_only_the_copy_has(pair: Pair, tmp_path: Pat
     topic = new_topic(pair.east, retention_ms="-1")
     for first in range(0, 500, 100):
         batch_of_100(pair.east, topic, first)
-    group, behind = f"g-{topic}", f"h-{topic}"
+    group, behind, used_there = (f"{letter}-{topic}" for letter in "ghi")
     commit(pair.east, group, topic, 250)
     commit(pair.east, behind, topic, 120)
-    mirrored = new_mirror(pair, tmp_path, topic, groups=(group, behind))
+    commit(pair.east, used_there, topic, 120)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(group, behind, used_there))
     mirrored.copy()
     mirror_commands.run_sync(mirrored.link)
+    commit(pair.west, used_there, topic, 480)
     lose_tails(pair.east, {topic: 300})
     for first in range(1_000, 1_400, 100):
         batch_of_100(pair.east, topic, first)
     commit(pair.east, group, topic, 650)
     commit(pair.east, behind, topic, 180)
+    commit(pair.east, used_there, topic, 350)
     assert set(replicate(mirrored.link).failed) == {Partition(topic, 0)}
 
     rows = {row.subject: row for row in mirror_commands.run_sync(mirrored.link).rows if row.part is SyncCategory.GROUPS}
-    assert (committed(pair.west, group, topic), committed(pair.west, behind, topic)) == (300, 180)
+    assert [committed(pair.west, name, topic) for name in (group, behind, used_there)] == [300, 180, 480]
     assert rows[f"{group} {topic}-0"].reason == format_sentence("offset_at_other_records", 300, 300, 350)
 
 

@@ -310,7 +310,9 @@ def test_a_run_that_is_given_up_takes_no_word(west: West, steps: UnplannedSteps)
     )
 
 
-def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def clamped_commits(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is to be committed, for each clamp of a group that is at 9 of 10 and at 7 of 8."""
     group = ConsumerGroup("g", "classic", "Empty", 1)
     at = {WELL: CommittedOffset(Offset(9), -1, ""), SHORT: CommittedOffset(Offset(7), -1, "")}
     told = SimpleNamespace(faults={}, offsets={"g": SimpleNamespace(committed=at)})
@@ -331,6 +333,10 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
         return {"g": {SHORT: "group_authorization_failed"}} if todo else {}
 
     monkeypatch.setattr(failover_offsets, "commit_until_answered", commit)
+    return made
+
+
+def test_no_group_begins_where_a_log_may_still_lose_its_end(clamped_commits: list[object], tmp_path: Path) -> None:
     limits: list[dict[Partition, Offset | None]] = [{}, {SHORT: None}, {SHORT: Offset(5)}]
     own = [
         OwnGroupOffsets(
@@ -338,10 +344,27 @@ def test_no_group_begins_where_a_log_may_still_lose_its_end(monkeypatch: pytest.
         )
     ]
     rows = [failover_offsets.clamp_groups(linked(tmp_path), ["orders"], most, own) for most in limits]
-    assert made == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
+    assert clamped_commits == [{}, {}, {"g": {SHORT: (Offset(5), "")}}]
     refused, unlisted = (
         row for row in rows[-1] if row.action is SyncAction.SKIP
     )  # a run's evidence has it as not done
     assert (unlisted.subject, unlisted.reason) == ("away", format_unlisted(ClusterName("west")))
     assert refused.subject == f"g {SHORT}"
     assert "starts where auto.offset.reset says: refused by the destination (group_auth" in refused.reason
+
+
+def test_of_other_records_only_the_mirrors_own_offsets_are_taken_back(
+    clamped_commits: list[object], tmp_path: Path
+) -> None:
+    own = OwnGroupOffsets(
+        mirror=MirrorName("orders"),
+        group="g",
+        offsets=PartitionOffsets.from_mapping({WELL: Offset(9), SHORT: Offset(6)}),
+    )
+    agreed_ends = {WELL: Offset(4), SHORT: Offset(4)}
+    failover_offsets.clamp_groups(linked(tmp_path), ["orders"], {}, [own], agreed_ends)
+    failover_offsets.clamp_groups(linked(tmp_path), ["orders"], {SHORT: Offset(6)}, [own], agreed_ends)
+    assert clamped_commits == [
+        {"g": {WELL: (Offset(4), "")}},
+        {"g": {WELL: (Offset(4), ""), SHORT: (Offset(4), "")}},
+    ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from mirror_core.decide.group_coverage import LogBounds
 from mirror_core.kafka.consumer_groups import CommittedOffset
 from mirror_core.model.names import Offset, Partition
 from mirror_core.sync.offset_commits import FollowedTopic, PendingOffsetCommits
 
 P, Q = Partition("t", 0), Partition("t", 1)
-RANGES = {P: (Offset(0), Offset(10)), Q: (Offset(0), Offset(5))}
+LOGS = {P: LogBounds(Offset(0), Offset(10)), Q: LogBounds(Offset(0), Offset(5))}
 
 
 def at(offset: int) -> CommittedOffset:
@@ -19,12 +20,12 @@ def test_the_newest_word_counts_and_what_is_over_is_gone() -> None:
     waiting.set_committed("g", P, at(3))
     waiting.set_committed("g", P, at(4))
     waiting.set_committed("g", Q, at(1))
-    assert waiting.list_due(RANGES, 0.0) == {"g": {P: at(4), Q: at(1)}}
+    assert waiting.list_due(LOGS, 0.0) == {"g": {P: at(4), Q: at(1)}}
     assert waiting.partitions == {P, Q}
     waiting.discard("g", P)
     waiting.set_committed("g", Q, None)
     waiting.discard("g", Q)
-    assert waiting.list_due(RANGES, 0.0) == {}
+    assert waiting.list_due(LOGS, 0.0) == {}
     assert waiting.committed == {}
 
 
@@ -45,11 +46,11 @@ def test_a_commit_is_forgotten_with_the_topic_that_it_is_of() -> None:
 def test_what_the_copy_has_not_reached_waits_and_is_due_as_soon_as_it_has() -> None:
     waiting = PendingOffsetCommits()
     waiting.set_committed("g", P, at(20))
-    assert waiting.list_due(RANGES, 0.0), "the copy's end is better than nothing"
+    assert waiting.list_due(LOGS, 0.0), "the copy's end is better than nothing"
     waiting.postpone("g", P, until=5.0)
-    assert waiting.list_due(RANGES, 4.9) == {}
-    assert waiting.list_due({P: (Offset(0), Offset(20))}, 4.9) == {"g": {P: at(20)}}
-    assert waiting.list_due(RANGES, 5.0) == {"g": {P: at(20)}}
+    assert waiting.list_due(LOGS, 4.9) == {}
+    assert waiting.list_due({P: LogBounds(Offset(0), Offset(20))}, 4.9) == {"g": {P: at(20)}}
+    assert waiting.list_due(LOGS, 5.0) == {"g": {P: at(20)}}
 
 
 def test_a_group_that_goes_on_is_not_put_off() -> None:
@@ -57,7 +58,7 @@ def test_a_group_that_goes_on_is_not_put_off() -> None:
     waiting.set_committed("g", P, at(20))
     waiting.postpone("g", P, until=5.0)
     waiting.set_committed("g", P, at(21))
-    assert waiting.list_due(RANGES, 1.0) == {"g": {P: at(21)}}
+    assert waiting.list_due(LOGS, 1.0) == {"g": {P: at(21)}}
 
 
 def test_a_group_with_members_there_is_left_alone_for_a_while() -> None:
@@ -65,12 +66,12 @@ def test_a_group_with_members_there_is_left_alone_for_a_while() -> None:
     waiting.set_committed("g", P, at(3))
     waiting.set_committed("h", P, at(3))
     waiting.mark_active("g", until=5.0)
-    assert waiting.list_due(RANGES, 4.9) == {"h": {P: at(3)}}
-    assert set(waiting.list_due(RANGES, 5.0)) == {"g", "h"}
+    assert waiting.list_due(LOGS, 4.9) == {"h": {P: at(3)}}
+    assert set(waiting.list_due(LOGS, 5.0)) == {"g", "h"}
 
 
 def test_partitions_whose_log_is_not_known_now_wait() -> None:
     waiting = PendingOffsetCommits()
     waiting.set_committed("g", P, at(3))
     assert waiting.list_due({}, 0.0) == {}
-    assert waiting.list_due(RANGES, 0.0) == {"g": {P: at(3)}}
+    assert waiting.list_due(LOGS, 0.0) == {"g": {P: at(3)}}
