@@ -16,7 +16,7 @@ from typing import Final
 from mirror_core.copy.log_ends import find_own_producer
 from mirror_core.copy.messages import ClusterSide, format_denied
 from mirror_core.copy.resume_decision import ComparisonUndecided
-from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds, is_own_end
+from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds, find_own_end
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import ErrorCode
@@ -353,17 +353,24 @@ def find_foreign_starts(
 ) -> dict[Partition, Offset | None]:
     """First offsets beyond the tasks' reports that another producer wrote; asks the destination only. None: not known.
 
-    `reported_ends`: next offset after what tasks reported as copied; partitions without one are left out. Reads headers
-    only, of logs whose end is not explained by what their leader knows of the mirror's producer.
+    `reported_ends`: next offset after what tasks reported as copied. Without one, the leader says up to where the
+    mirror's producer has written; a log where it wrote nothing is left out, as an adopted topic may have it. Reads
+    headers only, of logs whose end is not explained by what their leader knows of that producer.
     """
-    unreported = {p: reported for p, end in log_ends.items() if (reported := reported_ends.get(p, end)) < end}
+    unreported = [p for p, end in log_ends.items() if reported_ends.get(p, 0) < end]
     by_leader = client.leaders(unreported) if unreported else {}
     logs = snapshot_logs(client, {broker: partitions for broker, partitions in by_leader.items() if broker >= 0}).logs
     foreign_starts = dict[Partition, Offset | None]()
     with LogReader(client.config, client.principal, timeout_s=client.timeout_s, max_bytes=_READ_BYTES) as reader:
-        for partition, reported in unreported.items():
-            producer = find_own_producer(logs[partition].producers, producer_id) if partition in logs else None
-            if producer is not None and is_own_end(producer, logs[partition].end_after):
+        for partition in unreported:
+            log = logs.get(partition)
+            producer = find_own_producer(log.producers, producer_id) if log else None
+            own_end = find_own_end(producer, log.end_after) if log and producer else None
+            reported = reported_ends.get(partition, own_end)
+            if log and (own_end == log.end_after or (reported is None and producer is None)):
+                continue
+            if reported is None:
+                foreign_starts[partition] = None
                 continue
             try:
                 link = FetchLink(

@@ -262,9 +262,13 @@ def _count_missing(producer: OwnProducerState, log_end: int) -> int:
     return missing if missing < _HALF else missing - FILLED_MASK - 1
 
 
-def is_own_end(producer: OwnProducerState, log_end: int) -> bool:
-    """Whether our own records and markers reach to the log's end. False also where the leader has forgotten some."""
-    return _count_missing(producer, log_end) >= 0
+def find_own_end(producer: OwnProducerState, log_end: int) -> int | None:
+    """Next offset after our records and markers, by what the leader knows; too low where it has forgotten markers.
+
+    None: it has forgotten our records, or our newest gap is half filled, and others may have written there.
+    """
+    missing = _count_missing(producer, log_end)
+    return None if missing > 0 or (missing < 0 and producer.next_sequence == 0) else log_end + missing
 
 
 def find_counted_end(status: PartitionStatus) -> Offset | None:

@@ -170,7 +170,8 @@ def compute_loss(
     foreign_starts: Mapping[Partition, Offset] = NO_STARTS,
 ) -> LossBound:
     uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies, foreign_starts)
-    starts = {**foreign_starts, **_collect_starts(statuses, observation)}
+    diverged_starts = {p: s for p, s in foreign_starts.items() if uncopied_reasons.get(p) is UncopiedReason.DIVERGED}
+    starts = find_lowest_ends(diverged_starts, _collect_starts(statuses, observation))
     partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons, starts))
     transactions = observation.transactions if observation else ()
     transaction_losses = [_judge_transaction(t, positions) for t in transactions]
@@ -256,7 +257,16 @@ def find_agreed_ends(
         for p, agreed_epoch, offset in (observation.get_rewritten() if observation else ())
         if p in statuses and statuses[p].source_epoch == agreed_epoch
     }
-    return rewritten | {p: offset for p, s in statuses.items() if (offset := _find_divergence(s)) is not None}
+    return find_lowest_ends(rewritten, {p: _find_divergence(status) for p, status in statuses.items()})
+
+
+def find_lowest_ends(*all_ends: Mapping[Partition, Offset | None]) -> dict[Partition, Offset]:
+    """Without partitions of which no end is known."""
+    lowest = dict[Partition, Offset]()
+    for partition, end in (item for ends in all_ends for item in ends.items()):
+        if end is not None:
+            lowest[partition] = min(end, lowest.get(partition, end))
+    return lowest
 
 
 def _find_copied_end(reason: UncopiedReason | None, start: Offset | None, position: Offset | None) -> Offset | None:
@@ -272,7 +282,7 @@ def _collect_starts(
     statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
 ) -> dict[Partition, Offset]:
     starts = dict(observation.get_starts()) if observation else {}
-    return starts | {p: offset for p, status in statuses.items() if (offset := _find_divergence(status)) is not None}
+    return starts | find_agreed_ends(statuses, observation)
 
 
 def _find_divergence(status: PartitionStatus) -> Offset | None:

@@ -67,7 +67,8 @@ class PromotionSteps(StepContext):
         return {}
 
     @property
-    def foreign_starts(self) -> Mapping[Partition, Offset]:
+    def foreign_starts(self) -> Mapping[Partition, Offset | None]:
+        """First offsets that somebody else wrote before the promotion. None: not known."""
         return {}
 
     @abstractmethod
@@ -168,7 +169,7 @@ class PromotionSteps(StepContext):
 
         An offline or deleted one gets no LMO; failback finds out what it holds. One left behind stops at its high
         watermark: its leader may lose what is beyond, and later writes there must not count as the source's. Nor must
-        what somebody else has written before: it stops where that begins.
+        what somebody else has written before: it stops where that begins, and gets no LMO if that is not known.
         """
         statuses, positions, left_behind = self.statuses(), self.positions, self.left_behind
         with ClusterClient(self.link.destination) as destination:
@@ -195,9 +196,9 @@ class PromotionSteps(StepContext):
                 for p, left_partition in left_behind.items()
                 if left_partition.high_watermark is not None
             }
-            ends |= self.foreign_starts
         mirror = self.writer.state.mirrors[self.link.mirror.name]
-        self.writer.put(*list_stopped_records(mirror, statuses, ends), *self.list_fence_records())
+        lmos = {p: end for p, end in {**ends, **self.foreign_starts}.items() if end is not None}
+        self.writer.put(*list_stopped_records(mirror, statuses, lmos), *self.list_fence_records())
         unknown = sorted(p for p, s in self.statuses().items() if s.lmo is None)
         return {
             "partitions": len(statuses) - len(unknown),

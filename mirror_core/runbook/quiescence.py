@@ -56,11 +56,12 @@ def find_foreign_writes(
     Empty once the mirror is STOPPED: applications write then.
     """
     mirror, observation = state.mirrors.get(link.mirror.name), state.source_observations.get(link.mirror.name)
-    if mirror is None or observation is None or mirror.desired is DesiredState.STOPPED:
+    if mirror is None or mirror.desired is DesiredState.STOPPED:
         return {}
     statuses = state.partitions.get(mirror.name, {})
     healthy = {p: end for p, end in log_ends.items() if p in statuses and is_healthy(statuses[p])}
-    return find_foreign_starts(client, mirror.producer_id, dict(observation.get_reported_ends()), healthy)
+    reported_ends = dict(observation.get_reported_ends()) if observation else {}
+    return find_foreign_starts(client, mirror.producer_id, reported_ends, healthy)
 
 
 def wait_for_quiescence(

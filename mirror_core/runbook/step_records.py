@@ -67,6 +67,8 @@ class SettleResult:
     left_partitions: tuple[LeftBehindPartition, ...] = ()
     foreign_starts: PartitionOffsets = NO_OFFSETS
     """Where somebody else has written the ends of these logs."""
+    doubtful_ends: PartitionOffsets = NO_OFFSETS
+    """Log ends of which it is not known who wrote them."""
 
     def left_behind(self) -> dict[Partition, LeftBehindPartition]:
         return _index_by_partition(self.left_partitions)

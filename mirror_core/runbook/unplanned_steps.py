@@ -14,6 +14,7 @@ from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplan
 from mirror_core.decide.loss_bound import (
     compute_loss,
     find_agreed_ends,
+    find_lowest_ends,
     find_uncopied,
     format_foreign_starts,
     list_transaction_figures,
@@ -108,8 +109,13 @@ class UnplannedSteps(PromotionSteps):
             settle_result = self._wait_for_stable_logs(destination)
             positions = settle_result.positions.to_mapping()
             writes = find_foreign_writes(self.link, self.writer.state, destination, positions)
-            foreign_starts = {partition: start for partition, start in writes.items() if start is not None}
-        settle_result = replace(settle_result, foreign_starts=PartitionOffsets.from_mapping(foreign_starts))
+            foreign_starts = find_lowest_ends(writes)
+            doubtful_ends = {p: positions[p] for p in writes.keys() - foreign_starts.keys()}
+        settle_result = replace(
+            settle_result,
+            foreign_starts=PartitionOffsets.from_mapping(foreign_starts),
+            doubtful_ends=PartitionOffsets.from_mapping(doubtful_ends),
+        )
         left_behind = settle_result.left_behind()
         offline_partitions = sorted(set(self.scope.drained) - positions.keys() - left_behind.keys())
         self.journal.save_checkpoint("settle", settle_result)
@@ -121,6 +127,7 @@ class UnplannedSteps(PromotionSteps):
             **({"copiers_in_doubt": str(fenced_tasks.uncertainty)} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
             **({"written_by_others": format_foreign_starts(foreign_starts)} if foreign_starts else {}),
+            **({"writers_unknown": join_limited(sorted(doubtful_ends))} if doubtful_ends else {}),
             **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
             "settled_ms": round((time.monotonic() - started_s) * 1000),
         }
@@ -194,6 +201,7 @@ class UnplannedSteps(PromotionSteps):
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.consistency_groups(name)
         observation, statuses = self._read_observation(), self.statuses()
+        foreign_starts = find_lowest_ends(self.foreign_starts)
         ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
         observed = observation.at_ms if observation else None, state.find_append_time_ms(observation)
         observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
@@ -201,9 +209,7 @@ class UnplannedSteps(PromotionSteps):
             **evidence,
             **dict(
                 list_uncopied_figures(
-                    compute_loss(
-                        statuses, observation, ends, (), now_ms=observer_now_ms, foreign_starts=self.foreign_starts
-                    )
+                    compute_loss(statuses, observation, ends, (), now_ms=observer_now_ms, foreign_starts=foreign_starts)
                 )
             ),
             **dict(
@@ -213,7 +219,7 @@ class UnplannedSteps(PromotionSteps):
                         statuses,
                         observation,
                         ends,
-                        find_uncopied(statuses, observation, foreign_starts=self.foreign_starts),
+                        find_uncopied(statuses, observation, foreign_starts=foreign_starts),
                     ),
                     compute_observer_ahead_ms(*observed),
                 )
@@ -252,7 +258,7 @@ class UnplannedSteps(PromotionSteps):
             self.scope.topic_names,
             {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
             self.writer.state.group_offsets.get(self.link.mirror.name, {}).values(),
-            find_agreed_ends(self.statuses(), self._read_observation()) | self.foreign_starts,
+            find_lowest_ends(find_agreed_ends(self.statuses(), self._read_observation()), self.foreign_starts),
         )
         self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
         return {**count_actions(rows), **self.format_groups_left(rows)}
@@ -266,8 +272,9 @@ class UnplannedSteps(PromotionSteps):
         return read_output(self.journal, "settle", SettleResult).left_behind()
 
     @property
-    def foreign_starts(self) -> dict[Partition, Offset]:
-        return read_output(self.journal, "settle", SettleResult).foreign_starts.to_mapping()
+    def foreign_starts(self) -> dict[Partition, Offset | None]:
+        settle_result = read_output(self.journal, "settle", SettleResult)
+        return {**dict.fromkeys(settle_result.doubtful_ends.to_mapping()), **settle_result.foreign_starts.to_mapping()}
 
     def _read_observation(self) -> SourceObservation | None:
         state, name = self.writer.state, self.link.mirror.name

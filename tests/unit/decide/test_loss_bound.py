@@ -12,6 +12,7 @@ from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.loss_bound import (
     compute_snapshot_loss,
     count_missing,
+    find_agreed_ends,
     format_behind,
     format_partition_loss,
     list_loss_figures,
@@ -334,6 +335,26 @@ def test_a_copy_that_lags_behind_where_the_source_began_to_write_again_lacks_wha
     bound = compute_snapshot_loss(lost)
     assert (bound.partitions[A0].missing, bound.partitions[A0].uncopied_reason) == (missing, UncopiedReason.DIVERGED)
     assert count_missing(recorded, observation, positions) == bound.missing_in_all
+
+
+@pytest.mark.parametrize(("rewritten", "foreign", "missing"), [(60, 80, 40), (80, 60, 40)])
+def test_what_others_wrote_counts_from_the_first_offset_that_any_of_them_took(
+    view: MirrorSnapshot, rewritten: int, foreign: int, missing: int
+) -> None:
+    a = replace(SIGHTING.topics[0], rewritten=((0, 5, rewritten),))
+    lost = replace(
+        view,
+        statuses={p: replace(s, source_epoch=5) for p, s in view.statuses.items()},
+        source_observation=replace(SIGHTING, topics=(a, SIGHTING.topics[1])),
+        destination=replace(DESTINATION, foreign_starts={A0: Offset(foreign)}),
+    )
+    assert compute_snapshot_loss(lost).partitions[A0].missing == missing
+
+
+def test_a_copy_agrees_up_to_the_first_of_two_differences() -> None:
+    diverged = replace(status(A0, "x"), kind=FailureKind.DIVERGED, failed_at=Offset(150), source_epoch=5)
+    a = replace(SIGHTING.topics[0], rewritten=((0, 5, 100),))
+    assert find_agreed_ends({A0: diverged}, replace(SIGHTING, topics=(a,))) == {A0: 100}
 
 
 def test_of_an_empty_log_nothing_is_missing(view: MirrorSnapshot) -> None:

@@ -22,6 +22,7 @@ from mirror_core.decide.gaps_and_resume import (
     count_filled,
     decide_resume_point,
     decode_filled,
+    find_own_end,
     find_turn,
     limit_markers_in_flight,
     to_own_producer_state,
@@ -154,6 +155,24 @@ def test_a_half_filled_gap_beyond_the_sources_end_means_that_the_source_lost_rec
     found = decide_resume_point(seen(OwnProducerState(40, marker(60)), log_end=90, source_end=99))
     assert isinstance(found, SourceLostRecords)
     assert "ends at 99, before the position 100" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("ours", "log_end", "own_end"),
+    [
+        (OwnProducerState(100, marker(50)), 150, 150),
+        (OwnProducerState(100, marker(50)), 151, 150),
+        (OwnProducerState(100, marker(50)), 149, None),
+        (OwnProducerState(100, marker(50)), 120, None),
+        (OwnProducerState(0, marker(50)), 50, 50),
+        (OwnProducerState(0, marker(50)), 51, None),
+        (OwnProducerState(100, NO_MARKER), 120, 100),
+    ],
+)
+def test_where_our_own_records_end_is_known_unless_others_may_fill_our_gap(
+    ours: OwnProducerState, log_end: int, own_end: int | None
+) -> None:
+    assert find_own_end(ours, log_end) == own_end
 
 
 def test_without_producer_state_the_tail_must_be_compared_unless_there_is_none() -> None:

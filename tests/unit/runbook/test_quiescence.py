@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,10 @@ from mirror_core.kafka.log_offsets import OffsetPoint
 from mirror_core.kafka.reassignment import ReplicaPlacement
 from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.mirror import PartitionState
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
+from mirror_core.model.names import NO_OFFSETS, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.run import RunState
-from mirror_core.model.sync_state import OwnGroupOffsets, SyncAction
-from mirror_core.runbook import quiescence
+from mirror_core.model.sync_state import DriftRow, OwnGroupOffsets, SyncAction
+from mirror_core.runbook import quiescence, unplanned_steps
 from mirror_core.runbook.promotion_steps import PromotionSteps
 from mirror_core.runbook.step_records import LeftBehindPartition, SettleResult, UnderReplicatedLogs
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
@@ -177,6 +178,45 @@ def test_without_a_high_watermark_it_is_promoted_without_an_lmo(west: West, step
     settle(steps)
     assert PromotionSteps.record_lmo(steps)["without_offset"] == f"1: {SHORT}"
     assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 10, SHORT: None}
+
+
+def test_a_log_end_that_nobody_knows_who_wrote_is_no_lmo(
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    west.high[SHORT] = west.log[SHORT]
+    named, no_lease = SimpleNamespace(name="west"), SimpleNamespace(old_writers_end_s=0.0)
+    for name, made in {
+        "ClusterClient": lambda *a, **k: nullcontext(named),
+        "fence_old_tasks": lambda *a: SimpleNamespace(is_certain=True, uncertainty=""),
+        "deny_offset_commits": lambda *a: "none",
+        "find_foreign_writes": lambda *a: {WELL: Offset(9), SHORT: None},
+    }.items():
+        monkeypatch.setattr(unplanned_steps, name, made)
+    monkeypatch.setattr(UnplannedSteps, "hold_lease", lambda *a: nullcontext(no_lease))
+    evidence = steps.settle()
+    assert (evidence["written_by_others"], evidence["writers_unknown"]) == (f"{WELL} from offset 9", str(SHORT))
+    assert PromotionSteps.record_lmo(steps)["without_offset"] == f"1: {SHORT}"
+    assert {p: s.lmo for p, s in steps.statuses().items()} == {WELL: 9, SHORT: None}
+
+
+def test_groups_resume_before_the_first_offset_that_is_not_the_sources(
+    west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = PartitionOffsets.from_mapping({WELL: Offset(90)})
+    settled = SettleResult(positions=NO_OFFSETS, foreign_starts=starts)
+    steps.journal.save_checkpoint("settle", settled)
+    agreed = list[Mapping[Partition, Offset]]()
+
+    def clamp(
+        link: object, topics: object, safe: object, own: object, ends: Mapping[Partition, Offset]
+    ) -> list[DriftRow]:
+        agreed.append(ends)
+        return []
+
+    monkeypatch.setattr(unplanned_steps, "find_agreed_ends", lambda *a: {WELL: Offset(80), SHORT: Offset(150)})
+    monkeypatch.setattr(unplanned_steps, "clamp_groups", clamp)
+    steps.final_offsets()
+    assert agreed == [{WELL: 80, SHORT: 150}]
 
 
 def test_what_is_written_later_is_somebodys_doing(west: West, steps: UnplannedSteps) -> None:
