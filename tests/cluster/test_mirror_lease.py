@@ -46,8 +46,11 @@ def command(verb: MirrorCommand, name: str) -> tuple[str, ...]:
     """As an operator types it."""
     if verb is MirrorCommand.SYNC:
         return ("sync", name, "--yes")
-    rate = ("1MB/s",) if verb is MirrorCommand.THROTTLE else ()
-    return ("mirror", verb, name, *rate, "--yes")
+    options = {
+        MirrorCommand.THROTTLE: ("1MB/s",),
+        MirrorCommand.SPLIT: ("--topics", "no-such-topic", "--into", f"{name}-part"),
+    }
+    return ("mirror", verb, name, *options.get(verb, ()), "--yes")
 
 
 TYPED: Final = tuple(
@@ -66,6 +69,9 @@ CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
     MirrorCommand.CHANGE: lambda link: mirror_change.change_mirror(link, FilterChange(groups=("another",)), ""),
     MirrorCommand.RECOVER: lambda link: partition_recovery.recover_partitions(link, RecoveryPlan((), ()), print),
     MirrorCommand.DELETE: mirror_commands.delete_mirror,
+    MirrorCommand.SPLIT: lambda link: mirror_change.split_mirror(
+        link, f"{link.mirror.name}-part", ("no-such-topic",), ""
+    ),
 }
 """As Airflow does it, which asks nothing before."""
 
@@ -153,11 +159,12 @@ def test_a_dry_run_says_what_would_be_done_or_why_not_and_writes_nothing(desk: D
         MirrorCommand.RESUME: "it is STARTED",
         MirrorCommand.DELETE: "it is STARTED: stop it first",
         MirrorCommand.CHANGE: "this changes nothing: the mirror has these filters already",
+        MirrorCommand.SPLIT: f"it is STARTED: `mirrorbook mirror pause {mirrored.name}` first",
     }
     for verb in TYPED:
         said = desk.run(*command(verb, mirrored.name), "--dry-run")
         assert said.code == (3 if verb in refused else 0), f"{verb}: {said}"
-        assert said.out, f"{verb} says nothing"
+        assert said.out or verb is MirrorCommand.SPLIT, f"{verb} says nothing"
         reason = refused.get(verb)
         assert said.err == (f"error: mirror {mirrored.name}: {verb}:\n  - {reason}\n" if reason else "")
     assert desk.traces() == before
