@@ -226,7 +226,7 @@ def slow(
     as_json: JsonOption = False,
 ) -> None:
     """Let a cluster be far away: what Mirrorbook sends to it and gets from it takes its time. Needs `up --link`."""
-    _weather(cluster, node, dir, f"{latency:g} ms away, each way", as_json=as_json, delay_ms=latency)
+    _weather(cluster, node, dir, Weather(delay_ms=latency), as_json=as_json)
 
 
 @sandbox_app.command()
@@ -235,7 +235,7 @@ def partition(
     cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """Cut Mirrorbook off from a cluster that goes on serving its applications. Needs `up --link`."""
-    _weather(cluster, node, dir, "cut off", as_json=as_json, stalled=True)
+    _weather(cluster, node, dir, Weather(stalled=True), as_json=as_json)
 
 
 @sandbox_app.command()
@@ -244,20 +244,11 @@ def heal(
     cluster: ClusterArgument, node: NodeOption = None, dir: DirOption = DEFAULT_DIR, as_json: JsonOption = False
 ) -> None:
     """Let the link to a cluster be as it was before `slow` or `partition`."""
-    _weather(cluster, node, dir, "near by", as_json=as_json)
+    _weather(cluster, node, dir, Weather(), as_json=as_json)
 
 
-def _weather(
-    cluster: str,
-    node: int | None,
-    dir: Path,
-    words: str,
-    *,
-    as_json: bool,
-    delay_ms: float = 0.0,
-    stalled: bool = False,
-) -> None:
+def _weather(cluster: str, node: int | None, dir: Path, weather: Weather, *, as_json: bool) -> None:
     sandbox = _open_sandbox(dir, as_json=as_json)
     site = sandbox.cluster(cluster)
-    sandbox.link.becomes(site.link_ports(node), Weather(delay_ms=delay_ms, stalled=stalled))
-    _print_outcome(dir, (f"{site.name} node {number}: {words}" for number in site.nodes(node)), as_json=as_json)
+    sandbox.link.becomes(site.link_ports(node), weather)
+    _print_outcome(dir, (f"{site.name} node {number}: {weather}" for number in site.nodes(node)), as_json=as_json)

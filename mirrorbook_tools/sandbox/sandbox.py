@@ -10,7 +10,7 @@ import base64
 import os
 import signal
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -44,6 +44,7 @@ from mirrorbook_tools.sandbox.state import (
     save_state,
 )
 from mirrorbook_tools.sandbox.wan_process import Link
+from mirrorbook_tools.sandbox.wan_proxy import Weather
 
 NODE_COUNTS: Final = (1, 3)
 GRACE_S: Final = 30.0
@@ -178,6 +179,16 @@ class Sandbox:
         if state.linked:
             self.link.up([port for cluster in clusters for port in cluster.link_ports()])
             self._say("the link between the sites is up: `mirrorbook sandbox config` leads over it")
+            for line in self._list_link_faults(clusters):
+                self._say(line)
+
+    def _list_link_faults(self, clusters: Iterable[SandboxCluster]) -> Iterator[str]:
+        for cluster in clusters:
+            for node in cluster.nodes(None):
+                weather = self.link.weather(*cluster.link_ports(node))
+                if weather != Weather():
+                    heal = f"`mirrorbook sandbox heal {cluster.name}` ends that"
+                    yield f"{cluster.name} node {node}: still {weather}; {heal}"
 
     def _state_for(self, nodes: int | None, extra: Mapping[str, str] | None, link: bool | None = None) -> SandboxState:
         state = load_state(self.dir)

@@ -57,6 +57,11 @@ class Link:
             )
         self._set({**self._known(), **{str(port): asdict(weather) for port in ports}})
 
+    def weather(self, port: int) -> Weather:
+        """On the way to this broker."""
+        known = self._known().get(str(port))
+        return Weather(**known) if isinstance(known, dict) else Weather()
+
     def down(self) -> None:
         """End it; the next one begins with good weather."""
         end([one for one in [self._process()] if one], signal.SIGKILL, _GRACE_S)

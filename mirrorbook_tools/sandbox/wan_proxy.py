@@ -29,6 +29,11 @@ class Weather:
     stalled: bool = False
     """Nothing comes through, and nothing breaks."""
 
+    def __str__(self) -> str:
+        if self.stalled:
+            return "cut off"
+        return f"{self.delay_ms:g} ms away, each way" if self.delay_ms else "near by"
+
 
 class Route:
     """The link to one broker."""

@@ -65,7 +65,10 @@ def test_a_site_is_far_then_cut_off_then_without_room_and_each_time_comes_back(l
     with ClusterClient(config.cluster("west")) as client:
         client.metadata(())
 
+    still_cut = "east node 1: still cut off; `mirrorbook sandbox heal east` ends that\n"
+    assert still_cut in said(linked, "up")
     assert said(linked, "heal", "east") == "east node 1: near by\n"
+    assert "still" not in said(linked, "up")
     with ClusterClient(east) as client:
         assert topic in client.metadata([topic]).topics
 
