@@ -1,4 +1,4 @@
-"""Pause, resume, stop, start, throttle or change a mirror; recover partitions; abort or unblock a run."""
+"""Pause, resume, stop, start, throttle, change, split or delete a mirror; recover partitions; end a run."""
 
 from mirrorbook_airflow import mirrorbook_dags
 

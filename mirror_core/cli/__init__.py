@@ -1,13 +1,10 @@
 """The command line: parse, call, print.
 
-Theory of operation
--------------------
-
 A command parses its options, calls one function of a lower room, and prints the result for people, or as one JSON
 document with `--json`. It decides nothing itself.
 
 - **Commands are imported when called** (`lazy_group.COMMANDS`): clients, Arrow and Spark take most of a second. Keep
-  heavy imports late. Other packages add commands by an entry point (`mirrorbook_tools.commands`); ours work without.
+  heavy imports late.
 - **Errors become exit codes in one place** (`main.main`): each `MirrorError` class has its own. A defect is printed by
   type and line, never by its text, which may hold secrets.
 - **A change asks first**: print what would be done, refuse with all reasons, then ask. Without a terminal `--yes` is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +16,7 @@ from mirror_core.cli.command_options import (
     NameArgument,
     YesOption,
     complete_clusters,
+    find_operator,
     load_configuration,
     print_facts,
     print_json,
@@ -32,10 +33,12 @@ from mirror_core.mirrors.preflight import ClusterCheck, RightCheck, RightStatus
 from mirror_core.mirrors.preflight import check_cluster as check_cluster
 from mirror_core.model.acl import Permission
 from mirror_core.model.errors import Indeterminate, MissingPermission, Refused, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_count, format_time
 from mirror_core.rights.first_acl import FirstAclEffect
+from mirror_core.state.point_of_no_return import find_holding_run
 
 
 class UnfenceDocument(JsonDocument, frozen=True, kw_only=True):
@@ -75,7 +78,7 @@ def unfence(
     """
     loaded = load_configuration(config)
     cluster, fence = loaded.cluster(name), read_fence_file(file)
-    outlook = preview_lift(loaded, cluster, fence)
+    outlook = preview_lift(loaded, cluster, fence, file.absolute())
     for line in () if as_json and dry_run else _format_plan(name, fence, outlook):
         print_line(line, err=as_json)
     trouble: tuple[str, ...] = ()
@@ -86,11 +89,11 @@ def unfence(
             require_confirmation(f"Lift the fence of run {fence.run}: let applications write on {name} again?", yes)
         else:
             require_typed_name(name, False)
-        trouble = lift_by_file(loaded, cluster, fence, file.absolute())
+        trouble = lift_by_file(loaded, cluster, fence, file.absolute(), lifted_by=find_operator())
     if as_json:
         print_json(_to_unfence_document(name, fence, outlook, trouble, is_done=not dry_run))
     elif not dry_run:
-        for line in (*(f"warning: {warning}" for warning in trouble), *_format_done(name, fence)):
+        for line in (*(f"warning: {warning}" for warning in trouble), *_format_done(name, fence, outlook)):
             print_line(line)
 
 
@@ -124,18 +127,16 @@ def _format_names(names: Collection[str]) -> str:
     return f" ({join_limited(names)})" if names else ""
 
 
-def _format_done(name: str, fence: FenceFile) -> list[str]:
+def _format_done(name: str, fence: FenceFile, outlook: LiftPreview) -> Iterator[str]:
     means = "by its unfence_command" if fence.command else f"on every broker of {name}"
-    return [
-        f"the fence is lifted, {means}: whoever had a right to write there can write again",
-        (
-            f"run {fence.run} is open on {fence.destination} still. When that answers, `mirrorbook mirror describe "
-            f"{fence.mirror}` names the command to go on with"
-            if fence.kind is RunKind.FAILBACK
-            else f"run {fence.run} is open on {fence.destination} still. When that answers: `mirrorbook failover abort "
-            f"{fence.mirror}`; do not resume it"
-        ),
-    ]
+    yield f"the fence is lifted, {means}: whoever had a right to write there can write again"
+    if outlook.destination is None:
+        yield str(Finding("fence_lifted_unseen", fence.mirror, destination=fence.destination))
+    elif (holder := find_holding_run(outlook.destination, fence.mirror)) is not None:
+        finding = Finding(
+            "fence_lifted_run_open", fence.mirror, run=holder.id, destination=fence.destination, verbs=holder.verbs
+        )
+        yield str(finding)
 
 
 def _to_unfence_document(

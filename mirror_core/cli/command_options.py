@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pwd
+import re
 import socket
 import sys
 import termios
@@ -80,12 +81,12 @@ SparkConfOption = Annotated[
 ]
 
 
-def parse_spark_conf(given: list[str] | None) -> dict[str, str]:
+def parse_spark_conf(conf: list[str] | None) -> dict[str, str]:
     """BadRequest for a setting that may not be chosen."""
     from mirror_core.spark.session import check_conf  # late: `--runner local` must work where Spark is not installed
 
     settings = dict[str, str]()
-    for setting in given or ():
+    for setting in conf or ():
         key, equals, value = setting.partition("=")
         if not equals:
             raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
@@ -122,11 +123,34 @@ ExcludePrincipalsOption = Annotated[
     list[str] | None,
     typer.Option("--exclude-principals", help='Whose rights are not synced, also of --principals; repeat. "": none.'),
 ]
+ExcludeRightsOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude-rights", help="Rights not to sync, such as 'READ TOPIC orders.*'; repeat. \"\": none."),
+]
+ExcludeSettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude-settings", help="Topic settings that are not synced, such as 'segment.*'; repeat. \"\": none."
+    ),
+]
+ReplicationFactorOption = Annotated[
+    str | None,
+    typer.Option("--replication-factor", help="Of topics that are created: source, default (the destination's), or N."),
+]
 
 
-def to_patterns(given: list[str] | None) -> tuple[str, ...] | None:
+def check_plan_hash(plan_hash: str | None) -> str | None:
+    if plan_hash is not None and not re.fullmatch("[0-9a-f]{64}", plan_hash):
+        raise typer.BadParameter(
+            f"{plan_hash!r} is no plan's hash, which has 64 digits, 0-9 and a-f: the plan's own screen and --json show"
+            " all of them"
+        )
+    return plan_hash
+
+
+def to_patterns(texts: list[str] | None) -> tuple[str, ...] | None:
     """Empty texts are dropped, so `--groups ""` is no group."""
-    return None if given is None else tuple(pattern for pattern in given if pattern)
+    return None if texts is None else tuple(pattern for pattern in texts if pattern)
 
 
 def load_configuration(path: Path | None) -> Config:
@@ -156,7 +180,7 @@ def check_runner(runner: str) -> None:
 
 
 def require_confirmation(question: str, yes: bool) -> None:
-    """By --yes, or on a terminal. Refused otherwise: no script waits for ever."""
+    """By --yes, or on a terminal; else refused."""
     if yes:
         return
     _prepare_terminal()
@@ -192,7 +216,7 @@ def _ask(prompt: Callable[[], Reply]) -> Reply | None:
 
 
 def _prepare_terminal() -> None:
-    """Refused without one. Discards input typed before the question."""
+    """Refused without one. Discards earlier input."""
     if not sys.stdin.isatty():
         raise Refused(
             "not done",

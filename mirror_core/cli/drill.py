@@ -1,5 +1,3 @@
-"""`mirrorbook drill`: parse, call, print."""
-
 from __future__ import annotations
 
 from typing import Annotated

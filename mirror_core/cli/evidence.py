@@ -1,5 +1,3 @@
-"""`mirrorbook evidence`: parse, call, print."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,9 +1,7 @@
-"""`mirrorbook failback`: parse, call, print."""
-
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,16 +63,16 @@ from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_result import find_saved
+from mirror_core.decide.set_schedule import SetPlan
 from mirror_core.decide.steps import find_no_return_step, list_step_names
 from mirror_core.decide.truncation import AllowedStrategies
-from mirror_core.model.errors import Refused
+from mirror_core.model.errors import Refused, RemoteFault
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import prints_json
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.run import FailbackStrategy, Plan, Run, RunKind, RunState
 from mirror_core.model.text import format_count
 from mirror_core.runbook.failback_conductor import Failback, SetFailback
-from mirror_core.runbook.set_conductor import SetPlan
 
 failback_app = typer.Typer(help="Bring applications home after a failover.", no_args_is_help=True)
 
@@ -236,12 +234,19 @@ def resume(
     """
     link, begun_before = find_run(Failback, config, name, run_id)
     failback = make_conductor(Failback, link, runner, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    if not take_over:
-        _refuse_if_conducted(failback, begun_before)
-    agreed_by = _confirm_again(failback, begun_before, yes=yes, as_json=as_json)
-    _run_to_end(
-        failback, begun_before, agreed_by=agreed_by, take_over=take_over, no_pause=no_pause, yes=yes, as_json=as_json
-    )
+    with status_on_failure(failback, begun_before, RemoteFault):
+        if not take_over:
+            _refuse_if_conducted(failback, begun_before)
+        agreed_by = _confirm_again(failback, begun_before, yes=yes, as_json=as_json)
+        _run_to_end(
+            failback,
+            begun_before,
+            agreed_by=agreed_by,
+            take_over=take_over,
+            no_pause=no_pause,
+            yes=yes,
+            as_json=as_json,
+        )
 
 
 @failback_app.command()
@@ -293,12 +298,12 @@ def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: b
         return ""
     rows, deleted = list[tuple[str, str]](), list[str]()
     for mirror, member in set_failback.prove(attempt).items():
-        saved, folder = find_saved(member.steps)
+        saved, folders = find_saved(member.steps)
         if saved != 0:
             link = set_failback.get_link(mirror)
-            rows.append((f"{mirror}: saved", format_saved(saved, folder, link.source.name)))
+            rows.append((f"{mirror}: saved", format_saved(saved, folders, link.source.name)))
             rows += [
-                (f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror, folder)
+                (f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror, folders)
             ]
             deleted += list_topics(member.run.plan, FailbackStrategy.RECREATE)
     if not rows:
@@ -317,20 +322,18 @@ def _parse_strategies(options: list[str] | None) -> AllowedStrategies:
 
 
 def _confirm_again(failback: Failback, run: Run, *, yes: bool, as_json: bool) -> str:
-    """The steps check that the plan still holds."""
-    since = find_expired_approval(failback, run)
-    if not since:
+    reason = find_expired_approval(failback, run)
+    if not reason:
         return ""
     if not as_json:
         print_plan(run.plan, failback.link.mirror, (), as_json=False)
-    print_line(since, err=as_json)
+    print_line(reason, err=as_json)
     question = format_discard_question(run.plan.discarded, failback.link.source.name)
     require_confirmation(f"Go on with run {run.id}: {question}?", yes)
     return failback.started_by
 
 
 def _refuse_if_conducted(failback: Failback, run: Run) -> None:
-    """Also while the reverse failover is conducted, which the failback waits for."""
     refuse_if_conducted(failback, run)
     under_way = failback.find_active_reverse_run(run)
     if under_way is not None:
@@ -338,18 +341,17 @@ def _refuse_if_conducted(failback: Failback, run: Run) -> None:
 
 
 def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: bool, as_json: bool) -> str:
-    """Asks once somebody has seen what was saved."""
     name, source = failback.link.mirror.name, failback.link.source.name
     step_names = list_step_names(run.plan.kind)
     steps = failback.run_steps(
         run.id, step_names[: step_names.index(find_no_return_step(run.plan.kind))], agreed_by=agreed_by
     )
-    saved, folder = find_saved(steps)
+    saved, folders = find_saved(steps)
     if saved == 0:
         return ""
     print_line_or_continue("", err=as_json)
     mirror = failback.link.mirror
-    rows = [("saved", format_saved(saved, folder, source)), *_list_effects(run.plan, mirror, folder)]
+    rows = [("saved", format_saved(saved, folders, source)), *_list_effects(run.plan, mirror, folders)]
     for line in format_block([*rows, ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
     deleted = list_topics(run.plan, FailbackStrategy.RECREATE)
@@ -368,18 +370,16 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     return failback.started_by
 
 
-def _list_effects(plan: Plan, mirror: Mirror, folder: str) -> Iterator[tuple[str, str]]:
-    """By step align, on the old source."""
+def _list_effects(plan: Plan, mirror: Mirror, folders: Collection[str]) -> Iterator[tuple[str, str]]:
     yield from list_recreated(plan, mirror)
     if truncated := list_topics(plan, FailbackStrategy.HANDOVER, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         yield f"truncated on {mirror.source}", join_limited(truncated)
-    yield "only copy then", folder
+    yield "only copy then", ", ".join(folders)
 
 
 def _confirm_way_home(
     failback: Failback, run: Run, decision: PlanDecision, *, no_pause: bool, yes: bool, as_json: bool
 ) -> None:
-    """After a no the failback waits: what it has done by then stays."""
     name, home = failback.link.mirror.name, failback.make_reverse_failover().link.mirror
     title = f"failover of {home.name}, the way home"
     question = format_move_question(f"bring applications home to {home.destination}", no_pause=no_pause)

@@ -1,7 +1,6 @@
-"""`mirrorbook failover`: parse, call, print."""
-
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,13 +59,15 @@ from mirror_core.cli.runs import (
     RunDocument,
     print_newest_run,
 )
-from mirror_core.decide.approval_rules import explain_living_source, must_confirm_before_fence
-from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.decide.approval_rules import count_failed, explain_living_source, must_confirm_before_fence
+from mirror_core.decide.set_schedule import SetPlan
+from mirror_core.model.errors import BadRequest, Refused, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import prints_json
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirror_core.runbook.failover_conductor import Failover, format_refused_losses, list_refused_losses
-from mirror_core.runbook.set_conductor import SetPlan
 from mirror_core.runbook.set_failover import SetFailover
+from mirror_core.state.mirror_link import is_source_answering
 from mirror_core.state.state_topic import read_state
 
 SetModeOption = Annotated[RunMode, typer.Option("--mode", help="planned: the sources live. unplanned: they are lost.")]
@@ -74,8 +75,9 @@ LeaveBehindOption = Annotated[
     bool,
     typer.Option(
         "--leave-behind",
-        help="Move the mirror although nobody leads some of its partitions on the source: they are promoted with what "
-        "the destination has, and the rest stays on the source only, fenced, until a failback. The plan names them.",
+        help="Move the mirror also where nobody leads a partition on the source, or, with --mode unplanned, where the "
+        "destination never had a complete copy of it: each is promoted with what the destination has, and the rest "
+        "stays on the source only. The plan names them.",
     ),
 ]
 GiveUpSourceOption = Annotated[
@@ -97,7 +99,6 @@ def plan_set(
     as_json: JsonOption = False,
 ) -> None:
     """What a failover of all mirrors of the set would do now. Exit code 3 when it may not be run."""
-    _refuse_leave_behind(mode, leave_behind=leave_behind)
     print_set_decision(_make_set_failover(name, config, mode, leave_behind=leave_behind), as_json=as_json)
 
 
@@ -122,7 +123,6 @@ def run_set(
 ) -> None:
     """Show all plans, ask once, prove, ask at that moment, and move all mirrors of the set. One that was begun before
     and has not ended is gone on with, unless somebody conducts it."""
-    _refuse_leave_behind(mode, leave_behind=leave_behind)
     _check_given_up(mode, plan_hash, give_up_source=give_up_source)
     options: dict[str, Any] = {
         "evidence": evidence,
@@ -166,8 +166,13 @@ def _refuse_living_sources(
     given_up = set_plan.decisions if set_failover.mode is RunMode.UNPLANNED else ()
     living = [name for name in given_up if name not in set_plan.silent]
     if yes and living:
-        sources = sorted({set_failover.get_link(name).source.name for name in living})
-        raise Refused(set_failover.title, [explain_living_source(source, plan_hash) for source in sources])
+        failed = Counter[str]()
+        for name in living:
+            warnings = set_plan.decisions[name].plan.warnings
+            failed[set_failover.get_link(name).source.name] += count_failed(warnings)
+        raise Refused(
+            set_failover.title, [explain_living_source(source, plan_hash, failed[source]) for source in sorted(failed)]
+        )
     if not take_over:
         set_failover.refuse_conducted_planned_runs(living)
 
@@ -210,7 +215,6 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """What a failover would do now, within seconds even if the source is dead. Exit code 3 when it may not be run."""
-    _refuse_leave_behind(mode, leave_behind=leave_behind)
     link, _ = find_mirror(config, name)
     failover = make_conductor(Failover, link, leave_behind=leave_behind)
     print_decision(f"{mode} failover of {name}", failover.decide(mode), link.mirror, as_json=as_json)
@@ -238,7 +242,6 @@ def run(
 ) -> None:
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
     on, and asks nothing more."""
-    _refuse_leave_behind(mode, leave_behind=leave_behind)
     _check_given_up(mode, plan_hash, give_up_source=give_up_source)
     if take_over and mode is RunMode.PLANNED:
         raise BadRequest("--take-over is for --mode unplanned: a planned run is taken over by `failover resume`")
@@ -261,7 +264,8 @@ def run(
     title = f"{mode} failover of {name}"
     if mode is RunMode.UNPLANNED and not (silent or dry_run):
         if yes and not give_up_source:
-            raise Refused(title, [explain_living_source(link.source.name, plan_hash)])
+            failed = count_failed(decision.plan.warnings)
+            raise Refused(title, [explain_living_source(link.source.name, plan_hash, failed)])
         if not take_over:
             failover.refuse_conducted_planned_run()
     if confirm_plan(
@@ -321,10 +325,11 @@ def resume(
     link, begun_before = find_run(Failover, config, name, run_id)
     chosen = choose_runner(begun_before.plan.mode, runner)
     failover = make_conductor(Failover, link, chosen, master, evidence, conf, quiet=as_json, gate_limit=gate_limit)
-    if not take_over:
-        refuse_if_conducted(failover, begun_before)
-    agreed_by = confirm_again(failover, begun_before, yes=yes, as_json=as_json)
-    shown_losses = _confirm_losses(failover, begun_before, yes=yes, as_json=as_json) if leave_behind else ()
+    with status_on_failure(failover, begun_before, RemoteFault):
+        if not take_over:
+            refuse_if_conducted(failover, begun_before)
+        agreed_by = confirm_again(failover, begun_before, yes=yes, as_json=as_json)
+        shown_losses = _confirm_losses(failover, begun_before, yes=yes, as_json=as_json) if leave_behind else ()
     with status_on_failure(failover, begun_before):
         if leave_behind:
             failover.confirm_leave_behind(begun_before.id, shown_losses)
@@ -352,11 +357,13 @@ def abort(
         else f"? Applications go on writing on {source}"
     )
     question = f"Abort run {begun_before.id}{effect}"
+    if failover.has_disturbed(begun_before) and not is_source_answering(link):
+        print_line(f"{Finding('abort_awaits_source', source, mirror=name, mode=begun_before.plan.mode)}.", err=as_json)
     abort_run(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
 
 
 def _confirm_losses(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> tuple[str, ...]:
-    """Show what the run has stopped for, and ask. Nothing, where it has not: then it is refused."""
+    """Empty: the run has not stopped for records."""
     state = read_state(failover.link.destination)
     losses = list_refused_losses(state, run)
     if losses:
@@ -372,11 +379,3 @@ def _check_given_up(mode: RunMode, plan_hash: str | None, *, give_up_source: boo
         raise BadRequest("--give-up-source is for --mode unplanned: a planned failover gives up nothing")
     if give_up_source and plan_hash is None:
         raise BadRequest("--give-up-source wants --plan-hash: the plan, with its loss, that somebody has read")
-
-
-def _refuse_leave_behind(mode: RunMode, *, leave_behind: bool) -> None:
-    if leave_behind and mode is RunMode.UNPLANNED:
-        raise BadRequest(
-            "--leave-behind is for a planned failover: an unplanned one waits for no leader on the source, and leaves "
-            "behind whatever was not copied"
-        )

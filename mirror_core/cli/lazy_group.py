@@ -1,6 +1,6 @@
-"""Imports a command's module when it is called: imports take most of a second.
+"""Imports a command's module when it is called.
 
-Other packages add commands by an entry point, a mapping like `COMMANDS`, which never delays or breaks ours.
+Other packages' entry point is a mapping like `COMMANDS`; it never delays or breaks ours.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class LazyGroup(TyperGroup):
 @cache
 def find_installed_commands() -> Mapping[str, LazyCommand]:
     """Commands of other packages. A name of ours stays ours."""
-    found: dict[str, LazyCommand] = {}
+    installed_commands: dict[str, LazyCommand] = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             commands: Mapping[str, LazyCommand] = entry_point.load()
@@ -220,8 +220,8 @@ def find_installed_commands() -> Mapping[str, LazyCommand]:
                 f"the commands of {entry_point.value} cannot be loaded ({error}): install the package that has them "
                 "again, or remove it"
             ) from error
-        found.update(commands)
-    return {name: command for name, command in found.items() if name not in COMMANDS}
+        installed_commands.update(commands)
+    return {name: command for name, command in installed_commands.items() if name not in COMMANDS}
 
 
 def list_lazy_commands() -> Mapping[str, LazyCommand]:

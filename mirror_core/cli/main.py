@@ -98,7 +98,7 @@ def main() -> NoReturn:
 
 
 def _run_app(arguments: list[str], *, as_json: bool) -> int:
-    """With --json a wrong option is an error like any other, not a box."""
+    """With --json a wrong option is printed as JSON, not as a box."""
     if not as_json:
         app(arguments)
         return 0
@@ -112,7 +112,6 @@ def _run_app(arguments: list[str], *, as_json: bool) -> int:
 
 
 def _list_own_arguments(arguments: list[str]) -> list[str]:
-    """Behind `--` they belong to another command."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 

@@ -1,4 +1,4 @@
-"""`mirrorbook mirror`, with `runbook` and `check`: parse, call, print."""
+"""`mirrorbook mirror`, with `runbook` and `check`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from mirror_core.cli.command_options import (
     DryRunOption,
     ExcludeGroupsOption,
     ExcludePrincipalsOption,
+    ExcludeRightsOption,
+    ExcludeSettingsOption,
     ExcludeTopicsOption,
     GroupsOption,
     JsonOption,
     NameArgument,
     PrincipalsOption,
+    ReplicationFactorOption,
     TopicsOption,
     YesOption,
     find_mirror,
@@ -34,12 +37,13 @@ from mirror_core.cli.mirror_change import change, split
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.mirror_list import list_command
 from mirror_core.cli.mirror_watch import fence, watch
-from mirror_core.cli.output import print_document, print_line
+from mirror_core.cli.output import print_document, print_line, wrap_text
 from mirror_core.cli.parity import EXIT_CODES
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.group_coverage import GroupCoverageRow
+from mirror_core.decide.run_status import OpenRunFence, explain_only_copy
 from mirror_core.decide.task_assignment import parse_bytes_per_s
 from mirror_core.decide.write_access import OperatorAction, WriteAccess, drop_past_location
 from mirror_core.evidence.expectation_suites import READINESS, SYNC
@@ -53,9 +57,10 @@ from mirror_core.mirrors.describe import (
     list_partitions_not_normal,
 )
 from mirror_core.mirrors.mirror_commands import DeletionChoice
-from mirror_core.mirrors.mirror_facts import FACT_LABELS
+from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey, make_fact
 from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.mirrors.recovery_plan import (
+    find_unsaved,
     format_blocked,
     format_done,
     format_proposals,
@@ -66,16 +71,23 @@ from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.files import check_writable
 from mirror_core.model.findings import Finding
-from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
-from mirror_core.model.mirror import GapFilling
+from mirror_core.model.json_documents import (
+    FindingDocument,
+    JsonDocument,
+    prints_json,
+    to_finding_document,
+    to_finding_documents,
+)
+from mirror_core.model.mirror import GapFilling, Mirror
 from mirror_core.model.names import get_base_name
+from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_age, format_bytes, format_count, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.runbook.expectation_check import CHECK_ADVICE, CHECK_NAME, CheckDocument, MirrorCheck
 from mirror_core.runbook.expectation_check import check_mirror as check_mirror
-from mirror_core.runbook.run_outcome import explain_unseen_home, read_write_access
+from mirror_core.runbook.run_outcome import explain_unread_home, explain_unseen_home, read_write_access
 from mirror_core.state.active_cluster import read_newest_announcements
-from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
+from mirror_core.state.mirror_link import MirrorLink, find_mirror_link, read_both_states
 
 
 class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
@@ -88,7 +100,9 @@ class MirrorDocument(MirrorDescription, frozen=True, kw_only=True):
     home: FindingDocument | None
     """What is known of the mirror that this one led home, if its state is on a cluster that does not answer."""
     returned: FindingDocument | None
-    """What the old source has taken since a failover, if it answers and is not fenced."""
+    """What the old source of the mirror or of its way home has taken, if it answers and is not fenced."""
+    unsaved: FindingDocument | None
+    """What only the destination of one of both has, in FAILED partitions."""
     groups: tuple[GroupCoverageRow, ...]
     """Every group and partition in scope."""
 
@@ -107,12 +121,13 @@ def describe(
     access = drop_past_location(
         read_write_access(link, state, is_source_silent=is_silent, is_copying=description.copying is not False)
     )
+    description = tell_lifted_fence(description, access, link.mirror)
     is_home_unseen = is_silent and access.action is OperatorAction.SHOW_HOME_MIRROR
-    returned = None if is_silent else find_returned_source(link, state)
+    states = read_both_states(link, state)
+    returned, unsaved = find_returned_source(link, states, description.silent), find_unsaved(link, states)
     homes = to_finding_documents([_explain_unseen_home(link)] if is_home_unseen else ())
     if as_json:
         home = homes[0] if homes else None
-        returned_document = to_finding_documents([returned])[0] if returned else None
         print_json(
             MirrorDocument(
                 **msgspec.structs.asdict(description),
@@ -120,12 +135,19 @@ def describe(
                 destination_cluster_id=link.mirror.destination_id,
                 access=access,
                 home=home,
-                returned=returned_document,
+                returned=to_finding_document(returned),
+                unsaved=to_finding_document(unsaved),
                 groups=groups,
             )
         )
         return
-    for line in (*list_headline(access, link.mirror, returned), *(f"{home.text}." for home in homes)):
+    headline = list_headline(access, link.mirror, returned, unsaved, is_home_unseen=is_home_unseen)
+    is_home_unread = is_silent and access.run is not None and access.run.kind is RunKind.FAILBACK
+    unread_home = explain_unread_home(link, state) if is_home_unread else ()
+    run = state.active_run(link.mirror.name)
+    only_copy = None if run is None else explain_only_copy(link.mirror, run, state.steps_of(run))
+    alone = () if only_copy is None else wrap_text(f"{only_copy}.").split("\n")
+    for line in (*unread_home, *alone, *headline, *(f"{home.text}." for home in homes)):
         print_line(line)
     print_line("")
     names = description.facts if show_all else description.not_normal
@@ -139,6 +161,18 @@ def describe(
         _print_group_coverage(groups)
     _print_seeding(description.rows)
     _print_never_copied(description.rows)
+
+
+def tell_lifted_fence(description: MirrorDescription, access: WriteAccess, mirror: Mirror) -> MirrorDescription:
+    """By the brokers: the open run's records don't know that somebody has opened the source since."""
+    run = access.run
+    if run is None or run.fence is not OpenRunFence.LIFTED:
+        return description
+    facts = {
+        FactKey.OPEN_RUN: make_fact((run.id,), f"{run.kind} {run.id}"),
+        FactKey.OPEN_RUN_FENCE: make_fact(("LIFTED",), f"{mirror.source}: lifted since"),
+    }
+    return msgspec.structs.replace(description, facts={**description.facts, **facts})
 
 
 def _explain_unseen_home(link: MirrorLink) -> Finding:
@@ -317,6 +351,9 @@ def create(
     exclude_groups: ExcludeGroupsOption = None,
     principals: PrincipalsOption = None,
     exclude_principals: ExcludePrincipalsOption = None,
+    exclude_rights: ExcludeRightsOption = None,
+    exclude_settings: ExcludeSettingsOption = None,
+    replication_factor: ReplicationFactorOption = None,
     gaps: Annotated[
         GapFilling | None, typer.Option(help="How gaps in the offsets are filled. Default: as permissions allow.")
     ] = None,
@@ -337,6 +374,9 @@ def create(
         "exclude_groups": to_patterns(exclude_groups) or (),
         "principals": (".*",) if principals is None else to_patterns(principals),
         "exclude_principals": to_patterns(exclude_principals) or (),
+        "exclude_rights": to_patterns(exclude_rights) or (),
+        "exclude_settings": to_patterns(exclude_settings) or (),
+        "replication_factor": replication_factor or "source",
         "gaps": gaps,
     }
     warnings = list[str]()
@@ -380,14 +420,22 @@ def start(
 @prints_json(MirrorCommandDocument)
 def pause(
     name: NameArgument,
+    topics: TopicsOption = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: UndoableYesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop copying for now; the topics stay the mirror's."""
+    """Stop copying for now, of some topics or all; they stay the mirror's."""
+    link, state = find_mirror(config, name)
+    if topics is not None:
+        verb, chosen = MirrorCommand.PAUSE_TOPICS, mirror_commands.select_topics(link.mirror, state, topics)
+        output = CommandOutput(name, verb, as_json)
+        if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+            mirror_commands.pause_topics(link, chosen)
+            output.finish(done=True)
+        return
     output = CommandOutput(name, MirrorCommand.PAUSE, as_json)
-    link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.PAUSE, output, dry_run=dry_run, yes=yes):
         mirror_commands.pause_mirror(link)
         output.print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
@@ -398,14 +446,22 @@ def pause(
 @prints_json(MirrorCommandDocument)
 def resume(
     name: NameArgument,
+    topics: TopicsOption = None,
     config: ConfigOption = None,
     dry_run: DryRunOption = False,
     yes: UndoableYesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on after a pause."""
+    """Go on after a pause; topics paused by name go on by `--topics`."""
+    link, state = find_mirror(config, name)
+    if topics is not None:
+        verb, chosen = MirrorCommand.RESUME_TOPICS, mirror_commands.select_topics(link.mirror, state, topics)
+        output = CommandOutput(name, verb, as_json)
+        if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+            mirror_commands.resume_topics(link, chosen)
+            output.finish(done=True)
+        return
     output = CommandOutput(name, MirrorCommand.RESUME, as_json)
-    link, _ = find_mirror(config, name)
     if confirm_command(link, MirrorCommand.RESUME, output, dry_run=dry_run, yes=yes):
         mirror_commands.resume_mirror(link)
         output.print_line(f"mirror {name}: STARTED")

@@ -1,8 +1,8 @@
-"""`mirrorbook mirror change`, `mirrorbook mirror split`: parse, call, print."""
+"""`mirrorbook mirror change`, `mirrorbook mirror split`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -13,11 +13,14 @@ from mirror_core.cli.command_options import (
     DryRunOption,
     ExcludeGroupsOption,
     ExcludePrincipalsOption,
+    ExcludeRightsOption,
+    ExcludeSettingsOption,
     ExcludeTopicsOption,
     GroupsOption,
     JsonOption,
     NameArgument,
     PrincipalsOption,
+    ReplicationFactorOption,
     TopicsOption,
     YesOption,
     find_mirror,
@@ -60,6 +63,9 @@ def change(
     exclude_groups: ExcludeGroupsOption = None,
     principals: PrincipalsOption = None,
     exclude_principals: ExcludePrincipalsOption = None,
+    exclude_rights: ExcludeRightsOption = None,
+    exclude_settings: ExcludeSettingsOption = None,
+    replication_factor: ReplicationFactorOption = None,
     release: Annotated[
         bool,
         typer.Option("--release", help="Topics that leave become the applications'. Alone: those kept closed before."),
@@ -80,9 +86,9 @@ def change(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Change which topics, groups and rights a mirror carries, while it runs.
+    """Change which topics, groups, rights and settings a mirror carries, while it runs.
 
-    Each of the six filters replaces all of its kind; those that are not given stay. Without options: finish an earlier
+    Each filter replaces all of its kind; those that are not given stay. Without options: finish an earlier
     change.
     """
     if release and keep_closed:
@@ -96,25 +102,19 @@ def change(
         exclude_groups=to_patterns(exclude_groups),
         principals=to_patterns(principals),
         exclude_principals=to_patterns(exclude_principals),
+        exclude_rights=to_patterns(exclude_rights),
+        exclude_settings=to_patterns(exclude_settings),
+        replication_factor=replication_factor,
         access=TopicAccess.RELEASED if release else TopicAccess.CLOSED if keep_closed else None,
         with_rights=not withhold_rights,
     )
     link, state = find_mirror(config, name)
     intent = preview_command(link, MirrorCommand.CHANGE)
     intent.raise_refusal()
-    prepared = prepare_change(link, state, filters)
-    plan = prepared.plan
-    if as_json:
-        print_json(plan)
-    else:
-        print_line(intent.lines[0])
-        for line in format_plan(plan, link.mirror):
-            print_line(f"  {line}")
-    if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
-        raise Refused(f"mirror {name}: change", reasons, reason_code="change_refused")
-    if dry_run:
+    plan = prepare_change(link, state, filters).plan
+    lines = (intent.lines[0], *format_plan(plan, link.mirror))
+    if not _confirm_plan(MirrorCommand.CHANGE, plan, lines, plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         return
-    require_confirmation(f"Change mirror {name} by plan {shorten_hash(plan.hash)}?", yes or plan_hash is not None)
     report = partial(print_line, err=as_json)
     change_mirror(link, filters, plan.hash)
     if not finish_change(link, report):
@@ -157,17 +157,9 @@ def split(
     intent = preview_command(link, MirrorCommand.SPLIT)
     intent.raise_refusal()
     plan = prepare_split(link, state, into, wanted)
-    if as_json:
-        print_json(plan)
-    else:
-        print_line(intent.lines[0])
-        for line in format_split(plan, link.mirror):
-            print_line(f"  {line}")
-    if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
-        raise Refused(f"mirror {name}: split", reasons, reason_code="split_refused")
-    if dry_run:
+    lines = (intent.lines[0], *format_split(plan, link.mirror))
+    if not _confirm_plan(MirrorCommand.SPLIT, plan, lines, plan_hash, dry_run=dry_run, yes=yes, as_json=as_json):
         return
-    require_confirmation(f"Split mirror {name} by plan {shorten_hash(plan.hash)}?", yes or plan_hash is not None)
     split_mirror(link, into, wanted, plan.hash, partial(print_line, err=as_json))
     if as_json:
         return
@@ -175,3 +167,28 @@ def split(
     print_line(f"mirror {into}: {format_count(len(plan.moved), 'topic')}, {link.mirror.desired} as {name} is")
     print_line(f"`mirrorbook mirror {verb} {name}` and `mirrorbook mirror {verb} {into}`: both may go on")
     print_line(f"`mirrorbook replicate {into}` copies the new one")
+
+
+def _confirm_plan(
+    verb: MirrorCommand,
+    plan: ChangePlan | SplitPlan,
+    lines: Sequence[str],
+    plan_hash: str | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> bool:
+    """False after a dry run. Raises if refused."""
+    if as_json:
+        print_json(plan)
+    else:
+        print_line(lines[0])
+        for line in lines[1:]:
+            print_line(f"  {line}")
+    if reasons := (*plan.refused, *explain_wrong_hash(plan, plan_hash)):
+        raise Refused(f"mirror {plan.mirror}: {verb}", reasons, reason_code=f"{verb}_refused")
+    if not dry_run:
+        question = f"{verb.capitalize()} mirror {plan.mirror} by plan {shorten_hash(plan.hash)}?"
+        require_confirmation(question, yes or plan_hash is not None)
+    return not dry_run

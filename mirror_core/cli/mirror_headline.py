@@ -1,8 +1,9 @@
-"""The first lines of `mirror describe`."""
+"""The first lines of `mirror describe`, and of each screen of a mirror while its old source is not fenced."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from mirror_core.cli.output import wrap_text
 from mirror_core.decide.process_liveness import ConductorState
@@ -11,7 +12,7 @@ from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
+from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name, is_reverse_mirror
 from mirror_core.model.run import RunKind, StepState
 
 _CONDUCTOR_TEXTS = {
@@ -22,16 +23,50 @@ _CONDUCTOR_TEXTS = {
 }
 
 
-def list_headline(access: WriteAccess, mirror: Mirror, returned: Finding | None = None) -> Iterator[str]:
-    """Wrapped at words. Each command is on a line of its own, whole. `returned`: of an unfenced old source."""
-    writers = _format_writers(access, mirror)
-    yield from wrap_text(f"{writers} {returned}." if returned else writers).split("\n")
-    text, commands = (
-        _find_advice(access, mirror) if returned is None else _find_returned_advice(access, mirror, returned)
-    )
+def list_headline(
+    access: WriteAccess,
+    mirror: Mirror,
+    returned: Finding | None = None,
+    unsaved: Finding | None = None,
+    *,
+    is_home_unseen: bool = False,
+) -> Iterator[str]:
+    """Wrapped at words. Each command is on a line of its own, whole. See `list_attention`.
+
+    `is_home_unseen`: the mirror that this one led home is recorded on its source, which does not answer.
+    """
+    attention = tuple(list_attention(returned, unsaved))
+    yield from attention
+    yield from wrap_text(_format_writers(access, mirror)).split("\n")
+    is_answered = (returned is not None and access.run is None) or access.action in _ANSWERED_BY_ATTENTION
+    if not (attention and is_answered):
+        verb = "Then" if attention else f"When {mirror.source} answers" if is_home_unseen else "Do"
+        yield from _list_advice(verb, *_find_advice(access, mirror))
+
+
+_ANSWERED_BY_ATTENTION: Final = frozenset({OperatorAction.NOTHING, OperatorAction.RECOVER})
+
+
+def list_attention(returned: Finding | None, unsaved: Finding | None = None) -> Iterator[str]:
+    """What comes before all else, with its commands: `returned`, of an unfenced old source; `unsaved`, what only a
+    destination has.
+    """
+    if returned is not None:
+        yield from wrap_text(f"{returned}.").split("\n")
+        yield from _list_advice("Do", *_find_returned_advice(returned))
+    if unsaved is not None:
+        yield from wrap_text(f"{unsaved}.").split("\n")
+        name, run_kind = unsaved.values["mirror"], unsaved.values["run_kind"]
+        after_run = f"after the open {run_kind} of {name}, " if run_kind else ""
+        when_idle = f"when nothing copies it (`mirrorbook mirror pause {name}`)"
+        text = f"{after_run}{when_idle}, this saves them, then has their topics copied anew:"
+        yield from _list_advice("Do", text, [f"mirrorbook mirror recover {name} --action recopy --salvage FOLDER"])
+
+
+def _list_advice(verb: str, text: str, commands: Sequence[str]) -> Iterator[str]:
     if text:
-        yield wrap_text(f"Do: {text}", indent="    ")
-    labels = ("    " if text else "Do: ", *("or: " for _ in commands))
+        yield wrap_text(f"{verb}: {text}", indent="    ")
+    labels = ("    " if text else f"{verb}: ", *("or: " for _ in commands))
     for label, command in zip(labels, commands, strict=False):
         yield f"{label}{command}"
 
@@ -59,13 +94,8 @@ def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
         home = get_base_name(mirror.name)
         return f"{mirror.name} has led applications home to {mirror.destination}; {home} tells where they write since."
     match access.writes:
-        case WriteLocation.SOURCE if access.action is OperatorAction.PLAN_UNPLANNED_FAILOVER:
-            return (
-                f"Applications write {mirror.name} on {mirror.source}, which does not answer; {mirror.destination} is"
-                " its mirror."
-            )
         case WriteLocation.SOURCE:
-            return f"Applications write {mirror.name} on {mirror.source}; {mirror.destination} is its mirror."
+            return _format_source_writers(access, mirror)
         case WriteLocation.DESTINATION:
             return f"Applications write {mirror.name} on {mirror.destination}: it was moved from {mirror.source}."
         case WriteLocation.NOWHERE:
@@ -75,6 +105,15 @@ def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
             )
         case None:
             return f"{mirror.name} is STOPPED, and no failover of it is recorded: nothing is copied."
+
+
+def _format_source_writers(access: WriteAccess, mirror: Mirror) -> str:
+    text = f"Applications write {mirror.name} on {mirror.source}"
+    if access.action is OperatorAction.PLAN_UNPLANNED_FAILOVER:
+        return f"{text}, which does not answer; {mirror.destination} is its mirror."
+    if access.action is OperatorAction.START:
+        return f"{text}. {mirror.name} is STOPPED: nothing is copied."
+    return f"{text}; {mirror.destination} is its mirror."
 
 
 def _format_fenced(run: OpenRun, fence: OpenRunFence, mirror: Mirror) -> str:
@@ -133,6 +172,8 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
             return f"wait for {source}, or see what giving it up would cost:", (command,)
         case OperatorAction.START:
             return "", (f"mirrorbook mirror start {name}",)
+        case OperatorAction.NOTHING if mirror.paused_topics:
+            return "topics are paused. When they may go on:", (f"mirrorbook mirror resume {name} --topics '.*'",)
         case OperatorAction.RESUME_MIRROR:
             return "nothing is copied while it is PAUSED.", (f"mirrorbook mirror resume {name}",)
         case OperatorAction.SUPERVISE:
@@ -162,17 +203,22 @@ def _find_watcher_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tupl
     return f"leave the watcher of {source} running: it opens {source} when it answers.", ()
 
 
-def _find_returned_advice(access: WriteAccess, mirror: Mirror, returned: Finding) -> tuple[str, tuple[str, ...]]:
-    name, stop = mirror.name, f"stop the applications that write on {mirror.source}."
-    if access.run is not None:
-        text, commands = _find_run_advice(access.run, access, mirror)
-        return f"{stop} {text}".rstrip(), commands
-    if not returned.values["can_fence"]:
-        return f"{stop} Nothing of ours can fence it; a failback saves what it took:", (
-            f"mirrorbook failback plan {name}",
+def _find_returned_advice(returned: Finding) -> tuple[str, tuple[str, ...]]:
+    name, run_kind = MirrorName(str(returned.values["mirror"])), returned.values["run_kind"]
+    stop, home = f"stop the applications that write on {returned.subject}.", get_base_name(name)
+    if run_kind:
+        return f"{stop} An open {run_kind} of {name} decides what becomes of it:", (
+            f"mirrorbook {run_kind} status {name}",
         )
+    resume = f"mirrorbook failback resume {home}"
+    saves = "a failback saves what it took"
+    if is_reverse_mirror(name):
+        saves = f"`{resume}` keeps what it took, and says how to save it"
+    if not returned.values["can_fence"]:
+        command = resume if is_reverse_mirror(name) else f"mirrorbook failback plan {name}"
+        return f"{stop} Nothing of ours can fence it; {saves}:", (command,)
     watch = f"mirrorbook mirror watch {name}"
-    return f"{stop} This fences it now; a failback saves what it took:", (f"{watch} --once", watch)
+    return f"{stop} This fences it now; {saves}:", (f"{watch} --once", watch)
 
 
 def _list_watcher_commands(name: MirrorName) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -16,8 +16,10 @@ from mirror_core.cli.command_options import (
     print_json,
     refuse_incomplete_list,
 )
+from mirror_core.cli.mirror_headline import list_attention
 from mirror_core.cli.output import print_line
 from mirror_core.cli.tables import fits_terminal, print_table
+from mirror_core.copy.log_inspection import find_foreign_writes
 from mirror_core.decide.clock_skew import (
     compute_age_s,
     find_leader_ahead,
@@ -25,18 +27,21 @@ from mirror_core.decide.clock_skew import (
     to_broker_clock_ms,
     to_owner_clock_ms,
 )
-from mirror_core.decide.fence_state import FenceState, find_fence_state
+from mirror_core.decide.deletion_hold import find_early_deletions
+from mirror_core.decide.fence_state import FenceState, explain_restored, find_fence_state
 from mirror_core.decide.loss_bound import compute_loss, find_oldest
-from mirror_core.decide.mirror_change import apply_current_filters
+from mirror_core.decide.mirror_change import apply_current_filters, list_paused_topics
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.verification import find_differences, read_verified
 from mirror_core.decide.write_access import OperatorAction, WriteAccess, drop_past_location
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
-from mirror_core.kafka.config import ClusterConfig
+from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
+from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.model.errors import MirrorError, RemoteFault, Unreachable
+from mirror_core.model.figures import UNKNOWN_TEXT
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import (
@@ -54,7 +59,7 @@ from mirror_core.model.text import format_elapsed
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access
 from mirror_core.state.active_cluster import ActiveCluster, read_newest_announcements
-from mirror_core.state.mirror_link import read_states
+from mirror_core.state.mirror_link import list_both_directions, make_mirror_link, read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
 
 
@@ -111,6 +116,11 @@ class MirrorListRow(msgspec.Struct, frozen=True, kw_only=True):
     exclude_groups: tuple[str, ...]
     principals: tuple[str, ...]
     exclude_principals: tuple[str, ...]
+    exclude_rights: tuple[str, ...]
+    exclude_settings: tuple[str, ...]
+    replication_factor: str
+    """Replicas of topics that are created: `source`, `default` (the destination's brokers'), or a number."""
+    paused_topics: tuple[str, ...]
 
 
 class SilentCluster(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +144,8 @@ class MirrorsDocument(JsonDocument, frozen=True, kw_only=True):
     """All known mirrors. Incomplete if `silent` or `unreadable` is not empty."""
 
     mirrors: tuple[MirrorListRow, ...]
+    returned: tuple[FindingDocument, ...]
+    """What old sources have taken that answer and are not fenced."""
     unseen: tuple[FindingDocument, ...]
     """What is known of mirrors whose state is on a silent cluster."""
     silent: tuple[SilentCluster, ...]
@@ -147,7 +159,10 @@ class DestinationView:
     now_ms: int
     """This machine's clock."""
     clock_ahead_ms: int | None = None
-    positions: Mapping[Partition, Offset] = field(default_factory=dict)
+    log_ends: Mapping[Partition, Offset] = field(default_factory=dict)
+    foreign_starts: Mapping[Partition, Offset | None] = field(default_factory=dict)
+    """Where somebody else has written them. None: not known."""
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
 
 
 @prints_json(MirrorsDocument)
@@ -185,24 +200,40 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     if silent:
         known = {row.name for row in rows} | {finding.subject for finding in unseen}
         unseen += _list_announced(announced, known)
+    returned = _list_returned(configuration, states, down)
     if as_json:
         print_json(
             MirrorsDocument(
                 mirrors=tuple(rows),
+                returned=to_finding_documents(returned),
                 unseen=to_finding_documents(unseen),
                 silent=tuple(silent),
                 unreadable=tuple(unreadable),
             )
         )
     else:
-        print_mirrors(rows)
+        for line in (line for finding in returned for line in list_attention(finding)):
+            print_line(line)
+        print_mirrors(rows, unseen)
     unknown = [*map(str, unseen), *(row.error for row in silent)]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
     refuse_incomplete_list("mirrors", unknown)
 
 
+def _list_returned(
+    configuration: Config, states: Mapping[ClusterName, State], down: Collection[str]
+) -> tuple[Finding, ...]:
+    pairs = {
+        (get_base_name(mirror.name), *sorted((mirror.source, mirror.destination))): mirror
+        for cluster, state in states.items()
+        for mirror in state.mirrors.values()
+        if mirror.destination == cluster and mirror.source in configuration.clusters
+    }
+    found = (find_returned_source(make_mirror_link(configuration, pairs[pair]), states, down) for pair in sorted(pairs))
+    return tuple(finding for finding in found if finding is not None)
+
+
 def _list_announced(newest: Mapping[MirrorName, ActiveCluster], known: Collection[str]) -> list[Finding]:
-    """Mirrors whose applications were told where to write, and whose state is on a silent cluster."""
     return [
         Finding("active_was_announced", entry.active, run=entry.run, since_ms=entry.since_ms, mirror=name)
         for name, entry in sorted(newest.items())
@@ -210,30 +241,44 @@ def _list_announced(newest: Mapping[MirrorName, ActiveCluster], known: Collectio
     ]
 
 
+_ARROW: Final = " → "
 _COLUMNS: Final = ("name", "from → to", "writes on", "state", "behind", "proof age", "trouble")
 _SHORT_COLUMNS: Final = ("name", "from → to (* writes)", *_COLUMNS[3:])
 """For long names on a narrow terminal."""
 
 
-def print_mirrors(rows: Sequence[MirrorListRow]) -> None:
-    cells = [_to_cells(row) for row in rows]
+def print_mirrors(rows: Sequence[MirrorListRow], unseen: Iterable[Finding] = ()) -> None:
+    """`unseen`: of mirrors whose state is on a silent cluster."""
+    cells = [*map(_to_cells, rows), *map(_to_unseen_cells, unseen)]
     if fits_terminal(_COLUMNS, cells):
         print_table("Mirrors", _COLUMNS, cells)
     else:
-        short_cells = [(row[0], _format_route(r, str(row[2])), *row[3:]) for r, row in zip(rows, cells, strict=True)]
+        short_cells = [(name, _mark_writes(route, writes), *others) for name, route, writes, *others in cells]
         print_table("Mirrors", _SHORT_COLUMNS, short_cells)
+        if any("(?)" in route for _, route, *_ in short_cells):
+            print_line("(?): it is not known where applications write.")
     if any(len(row.troubles) > 1 for row in rows):
         print_line("+1: one more trouble. `mirrorbook mirror describe NAME` shows all.")
 
 
-def _format_route(row: MirrorListRow, writes_on: str) -> str:
-    return " → ".join(f"{cluster}*" if cluster == writes_on else cluster for cluster in (row.source, row.destination))
+def _mark_writes(route: str, writes_on: str) -> str:
+    if writes_on == UNKNOWN_TEXT != route:
+        return f"{route} (?)"
+    return _ARROW.join(f"{cluster}*" if cluster == writes_on else cluster for cluster in route.split(_ARROW))
 
 
-def _to_cells(row: MirrorListRow) -> tuple[object, ...]:
+def _to_unseen_cells(finding: Finding) -> tuple[str, ...]:
+    values, unread = finding.values, (UNKNOWN_TEXT,) * 4
+    if "destination" not in values:
+        return str(values["mirror"]), UNKNOWN_TEXT, *unread, str(Finding("state_unread"))
+    route = f"{values['source']}{_ARROW}{values['destination']}"
+    return str(finding.subject), route, *unread, str(Finding("cluster_down", values["destination"]))
+
+
+def _to_cells(row: MirrorListRow) -> tuple[str, ...]:
     return (
         row.name,
-        f"{row.source} → {row.destination}",
+        f"{row.source}{_ARROW}{row.destination}",
         _format_writes(row),
         row.activity,
         _format_behind(row),
@@ -246,13 +291,13 @@ def _format_writes(row: MirrorListRow) -> str:
     """Empty for an idle reverse mirror: the mirror that it led home tells."""
     if row.activity is MirrorActivity.IDLE:
         return ""
-    return row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else "unknown")
+    return row.writes_on or ("NOWHERE" if row.writes is WriteLocation.NOWHERE else UNKNOWN_TEXT)
 
 
 def _format_behind(row: MirrorListRow) -> str:
     if row.behind_s is not None:
         return format_elapsed(row.behind_s)
-    return "" if row.desired is DesiredState.STOPPED else "unknown"
+    return "" if row.desired is DesiredState.STOPPED else UNKNOWN_TEXT
 
 
 def _format_proof(row: MirrorListRow) -> str:
@@ -271,19 +316,22 @@ def _format_troubles(row: MirrorListRow) -> str:
 
 
 def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
-    wanted = [
-        partition
-        for mirror in state.mirrors.values()
-        if mirror.destination == cluster.name
-        for partition in state.partitions.get(mirror.name, {})
-    ]
+    mirrors = [mirror for mirror in state.mirrors.values() if mirror.destination == cluster.name]
+    wanted = [partition for mirror in mirrors for partition in state.partitions.get(mirror.name, {})]
+    log_ends, log_starts = dict[Partition, Offset](), dict[Partition, Offset]()
+    foreign_starts = dict[Partition, Offset | None]()
     try:
         with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
-            positions = dict(list_available_offsets(client, wanted, OffsetPoint.LOG_END).offsets) if wanted else {}
+            log_ends = dict(list_available_offsets(client, wanted, OffsetPoint.LOG_END).offsets) if wanted else {}
+            log_starts = dict(list_available_offsets(client, log_ends, OffsetPoint.START).offsets) if log_ends else {}
+            for mirror in mirrors:
+                statuses = state.partitions.get(mirror.name, {})
+                observation = state.source_observations.get(mirror.name)
+                foreign_starts |= find_foreign_writes(client, mirror, statuses, observation, log_ends)
     except RemoteFault:
-        positions = {}  # shown as unknown
+        log_ends = {}  # shown as unknown
     ahead_ms = measure_clock_ahead_ms(cluster, timeout_s=TIMEOUTS.monitor_response_s)
-    return DestinationView(now_ms(), ahead_ms, positions)
+    return DestinationView(now_ms(), ahead_ms, log_ends, foreign_starts, log_starts)
 
 
 def make_mirror_row(
@@ -306,11 +354,11 @@ def make_mirror_row(
     activity = _find_activity(mirror, access, is_copying=is_lease_fresh(lease, owner_now_ms))
     if activity is MirrorActivity.NOT_COPIED and is_lease_age_unknown(lease, owner_now_ms):
         activity = MirrorActivity.UNKNOWN
-    positions = {p: end for p, end in view.positions.items() if p in statuses}
+    log_ends = {p: end for p, end in view.log_ends.items() if p in statuses}
     verified = read_verified(state.verifications.get(mirror.name), list_copy_ids(statuses.values()))
     proof_times_ms = [verified[p].at_ms for p in statuses if p in verified]
     broker_now_ms = to_broker_clock_ms(view.now_ms, view.clock_ahead_ms)
-    troubles = _list_troubles(mirror, state, access, is_source_down=mirror.source in down)
+    troubles = _list_troubles(mirror, states, state, access, is_source_down=mirror.source in down)
     return MirrorListRow(
         name=mirror.name,
         source=mirror.source,
@@ -323,10 +371,10 @@ def make_mirror_row(
         writes_on=access.cluster if access else None,
         open_run=open_run.id if open_run else None,
         behind_s=(
-            None if mirror.desired is DesiredState.STOPPED else _find_behind_s(mirror, state, positions, owner_now_ms)
+            None if mirror.desired is DesiredState.STOPPED else _find_behind_s(mirror, state, view, owner_now_ms)
         ),
         oldest_proof_s=compute_age_s(broker_now_ms, min(proof_times_ms)) if proof_times_ms else None,
-        unproved=sum(end > 0 and p not in verified for p, end in positions.items()),
+        unproved=sum(end > 0 and p not in verified for p, end in log_ends.items()),
         troubles=to_finding_documents([*troubles, *filter(None, [find_leader_ahead(cluster, leader_ahead_ms)])]),
         partitions=len(statuses),
         failed=sum(s.state is PartitionState.FAILED for s in statuses.values()),
@@ -336,6 +384,10 @@ def make_mirror_row(
         exclude_groups=mirror.exclude_groups,
         principals=mirror.principals,
         exclude_principals=mirror.exclude_principals,
+        exclude_rights=mirror.exclude_rights,
+        exclude_settings=mirror.exclude_settings,
+        replication_factor=mirror.replication_factor,
+        paused_topics=mirror.paused_topics,
     )
 
 
@@ -356,12 +408,18 @@ def _find_activity(mirror: Mirror, access: WriteAccess | None, *, is_copying: bo
             return MirrorActivity.STOPPED
 
 
-def _find_behind_s(
-    mirror: Mirror, state: State, positions: Mapping[Partition, Offset], owner_now_ms: int
-) -> float | None:
+def _find_behind_s(mirror: Mirror, state: State, view: DestinationView, owner_now_ms: int) -> float | None:
     statuses = state.partitions.get(mirror.name, {})
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
-    bound = compute_loss(statuses, observation, positions, (), now_ms=owner_now_ms)
+    bound = compute_loss(
+        statuses,
+        observation,
+        {p: end for p, end in view.log_ends.items() if p in statuses},
+        (),
+        now_ms=owner_now_ms,
+        foreign_starts=view.foreign_starts,
+        early_deletions=find_early_deletions(statuses.values(), view.log_starts),
+    )
     # Topics that the filters have just taken in are unknown until all were listed.
     return find_oldest([bound.topics_listed_s, bound.furthest_behind[1].behind_s]) if bound.furthest_behind else None
 
@@ -373,21 +431,32 @@ def is_failed(status: PartitionStatus) -> bool:
 
 
 def _list_troubles(
-    mirror: Mirror, state: State, access: WriteAccess | None, *, is_source_down: bool
+    mirror: Mirror,
+    states: Mapping[ClusterName, State],
+    state: State,
+    access: WriteAccess | None,
+    *,
+    is_source_down: bool,
 ) -> Iterator[Finding]:
-    """What needs an act first: a cluster that is down may need none."""
+    """Most urgent first: a cluster that is down may need no action."""
     statuses = state.partitions.get(mirror.name, {})
     if access is not None and access.writes is WriteLocation.NOWHERE:
         yield Finding("writes_nowhere", mirror.name)
     if access is not None and access.run is not None:
         yield Finding("run_at_step", access.run.id, step=access.run.step, step_state=access.run.step_state)
-    if find_fence_state(state.pending_fences.get(mirror.name)) is FenceState.PENDING:
-        yield Finding("source_not_fenced", mirror.source)
+    for recorded, recorded_state in list_both_directions(mirror, states):
+        pending_fence = recorded_state.pending_fences.get(recorded.name)
+        if find_fence_state(pending_fence) is FenceState.PENDING:
+            yield Finding("source_not_fenced", recorded.source)
+        if pending_fence is not None and pending_fence.restored is not None:
+            yield explain_restored(recorded.source, pending_fence.restored)
     if is_source_down:
         yield Finding("cluster_down", mirror.source)
     is_idle = access is not None and access.action is OperatorAction.SHOW_HOME_MIRROR
     if failed := [p for p, status in statuses.items() if is_failed(status) and not is_idle]:
         yield Finding("failed_partitions", mirror.name, partitions=sorted(failed), count=len(failed))
+    if paused := list_paused_topics(mirror, statuses):
+        yield Finding("paused_topics", mirror.name, topics=paused)
     if differing := find_differences(state.verifications.get(mirror.name), statuses):
         partitions = sorted({difference.partition for difference in differing})
         yield Finding("differing_partitions", mirror.name, partitions=partitions, count=len(partitions))

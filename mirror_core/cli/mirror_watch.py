@@ -1,4 +1,4 @@
-"""`mirrorbook mirror watch` and `mirrorbook mirror fence`: parse, call, print."""
+"""`mirrorbook mirror watch` and `mirrorbook mirror fence`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from mirror_core.kafka.config import parse_addresses
 from mirror_core.mirrors import fence_watcher
 from mirror_core.mirrors.fence_manual_commands import format_fence_commands, format_manual_lift
 from mirror_core.mirrors.fence_metrics import FenceCollector
+from mirror_core.mirrors.old_source_fence import find_fenced_direction
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.mirror import DesiredState, Mirror
@@ -72,12 +73,12 @@ def watch(
 ) -> None:
     """Keep the old source fenced: put the fence up the moment it answers, and look after it.
 
-    Ends when no fence is pending there.
+    Where the mirror has none, and its way home has: that of the way home. Ends when no fence is pending there.
     """
     if as_json and not once:
         raise BadRequest("--json is for one look: give --once, too")
     metrics_address = parse_address(metrics) if metrics is not None else None
-    link, _ = find_mirror(config, name)
+    link = find_fenced_direction(*find_mirror(config, name))
     if once:
         decision = fence_watcher.check_fence(link)
         if as_json:

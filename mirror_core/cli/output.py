@@ -16,7 +16,7 @@ import typer
 from mirror_core.model.text import escape_invisible, escape_invisible_lines, indent_further_lines
 
 MAX_LINE_WIDTH: Final = 80
-"""Longer lines are hard to read, and a serial console, a jump host and a phone show no more."""
+"""A serial console, a jump host and a phone show no more."""
 
 
 def print_line(text: str, *, err: bool = False, indent: str | None = None) -> None:
@@ -115,7 +115,7 @@ _redirect_lock = threading.RLock()
 
 
 def print_line_or_continue(text: str, *, err: bool = False) -> None:
-    """Never fails, as for a run behind its fence: falls back to stderr, then to nowhere. Thread-safe."""
+    """Never fails: falls back to stderr, then to nowhere. Thread-safe."""
     stream = sys.stderr if err else sys.stdout
     try:
         print_line(text, err=err)

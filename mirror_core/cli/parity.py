@@ -1,5 +1,3 @@
-"""`mirrorbook parity`: parse, call, print."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from mirror_core.cli.command_options import require_confirmation, require_typed_name
 from mirror_core.cli.output import format_block, print_line, wrap_text
+from mirror_core.decide.approval_rules import count_failed
+from mirror_core.decide.run_result import find_uncounted_loss, format_uncounted
 from mirror_core.decide.steps import find_no_return_step
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
@@ -23,7 +25,7 @@ def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
         yield from list_recreated(plan, mirror)
         yield "without writes", "0 s now; the failover home has a plan and a question of its own"
     else:
-        yield "lost", format_loss(forecast, mirror.source)
+        yield "lost", format_loss(forecast, mirror.source) + format_uncounted(find_uncounted_loss(plan))
         yield "without writes", _format_seconds(plan.mode, forecast, mirror.source)
         yield "read again", _format_read_again(plan, forecast, mirror)
     no_return_step = find_no_return_step(plan.kind, plan.mode)
@@ -169,8 +171,11 @@ def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> No
 
 def _list_given_up(plan: Plan, mirror: Mirror) -> Iterator[str]:
     warnings = {warning.code: warning for warning in plan.warnings}
+    if incomplete := warnings.get("copy_never_complete"):
+        yield str(incomplete)
     if warnings.keys() & {"source_answers", "source_answers_partly"}:
-        yield str(Finding("living_source_given_up", mirror.source, partly="source_answers" not in warnings))
+        partly, failed = "source_answers" not in warnings, count_failed(plan.warnings)
+        yield str(Finding("living_source_given_up", mirror.source, partly=partly, failed=failed))
     yield (
         f"UNPLANNED failover of {plan.mirror}: {mirror.source} is given up, and {mirror.destination} is promoted"
         " with what it has."

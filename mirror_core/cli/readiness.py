@@ -1,5 +1,3 @@
-"""`mirrorbook readiness`: parse, call, print."""
-
 from __future__ import annotations
 
 import signal
@@ -22,6 +20,7 @@ from mirror_core.cli.command_options import (
     print_json,
 )
 from mirror_core.cli.http_server import METRICS_OPTION, parse_address, serve_metrics
+from mirror_core.cli.mirror_headline import list_attention
 from mirror_core.cli.output import print_line
 from mirror_core.cli.runs import choose_evidence_folder
 from mirror_core.cli.tables import print_table
@@ -33,15 +32,17 @@ from mirror_core.decide.failover_readiness import (
 )
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.kafka.config import Config, Principal, find_config, load_config
+from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.mirrors.readiness_metrics import ReadinessCollector
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, format_error_location
 from mirror_core.model.figures import Figure, FigureKey, list_figure_rows, to_figure_documents
-from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json
+from mirror_core.model.findings import Finding
+from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_document
 from mirror_core.model.names import DRILL_PREFIX, ClusterName
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.runbook.run_services import Services, local_services
-from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_both_states, read_states
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State
 
@@ -79,6 +80,8 @@ class ReadinessDocument(JsonDocument, frozen=True, kw_only=True):
     """Whether a mirror could be failed over now."""
 
     mirror: str
+    returned: FindingDocument | None
+    """As in `mirror describe`."""
     ready: bool
     run: HoldingRunDocument | None
     points: tuple[ReadinessPointDocument, ...]
@@ -113,15 +116,15 @@ def readiness_command(
         return
     link, state = find_mirror(config, name)
     assessed = assess_readiness(link, state, _make_services(link.config.path), with_drift=True)
+    returned = find_returned_source(link, read_both_states(link, state))
     if as_json:
-        print_json(_to_document(assessed))
+        print_json(_to_document(assessed, returned))
     else:
+        for line in list_attention(returned):
+            print_line(line)
         _print_readiness(assessed)
     if not assessed.is_ready:
-        raise Refused(
-            f"mirror {name} is not ready",
-            [point.finding for point in assessed.points if point.weight is PointWeight.REFUSAL],
-        )
+        raise Refused(f"mirror {name} is not ready", assessed.obstacles)
 
 
 def _print_readiness(readiness: Readiness) -> None:
@@ -137,7 +140,7 @@ def _print_readiness(readiness: Readiness) -> None:
         print_table("Without the source, also", ("what",), [(line,) for line in further_lines])
 
 
-def _to_document(readiness: Readiness) -> ReadinessDocument:
+def _to_document(readiness: Readiness, returned: Finding | None) -> ReadinessDocument:
     holding_run = readiness.run_progress
     run_document = (
         HoldingRunDocument(step=holding_run.step, writes=holding_run.writes, conducted=readiness.is_conducted)
@@ -146,6 +149,7 @@ def _to_document(readiness: Readiness) -> ReadinessDocument:
     )
     return ReadinessDocument(
         mirror=readiness.mirror.name,
+        returned=to_finding_document(returned),
         ready=readiness.is_ready,
         run=run_document,
         points=tuple(

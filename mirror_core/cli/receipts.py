@@ -1,5 +1,3 @@
-"""`mirrorbook receipts`: parse, call, print."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

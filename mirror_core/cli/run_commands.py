@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mirror_core.cli.command_options import (
+    check_plan_hash,
     complete_runs,
     complete_sets,
     explain_no_agreement,
@@ -41,8 +42,10 @@ from mirror_core.cli.runs import (
 from mirror_core.decide.approval_rules import explain_outdated_plan, explain_stale_run_approval, make_approval
 from mirror_core.decide.certificate_coverage import check_as_copied
 from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.set_schedule import SetPlan
 from mirror_core.decide.steps import list_undisturbed_steps
 from mirror_core.kafka.config import Config
+from mirror_core.mirrors.recovery_plan import find_unsaved
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Indeterminate, LostOwnership, MirrorError, Refused
 from mirror_core.model.figures import format_figures
@@ -55,7 +58,7 @@ from mirror_core.runbook.conductor import Conductor
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import read_run_outcome, read_run_result
 from mirror_core.runbook.run_services import Services, local_services
-from mirror_core.runbook.set_conductor import MemberRun, SetConductor, SetPlan
+from mirror_core.runbook.set_conductor import MemberRun, SetConductor
 from mirror_core.runbook.set_failover import SetFailover, find_set
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link, read_broker_time_ms
 from mirror_core.state.state_topic import read_state
@@ -81,7 +84,10 @@ RunnerByModeOption = Annotated[
     ),
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master.")]
-HashOption = Annotated[str | None, typer.Option("--plan-hash", help="Run only the plan with this hash, of 64 digits.")]
+HashOption = Annotated[
+    str | None,
+    typer.Option("--plan-hash", callback=check_plan_hash, help="Run only the plan with this hash, of 64 digits."),
+]
 NoPauseOption = Annotated[
     bool,
     typer.Option("--no-pause", help="Ask no second time: before the fence, and after a salvage."),
@@ -247,23 +253,25 @@ def print_proof(record: StepRecord, prefix: str = "", *, err: bool = False) -> N
 
 def find_expired_approval(conductor: Conductor[Any], run: Run) -> str:
     """Why an old approval must be renewed. Empty: still valid, or the run already disturbs."""
-    since = explain_stale_run_approval(run, read_broker_time_ms(conductor.link.destination))
-    return since if since and run.state is RunState.RUNNING and not conductor.has_disturbed(run) else ""
+    reason = explain_stale_run_approval(run, read_broker_time_ms(conductor.link.destination))
+    return reason if reason and run.state is RunState.RUNNING and not conductor.has_disturbed(run) else ""
 
 
 def confirm_again(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> str:
     """With the current plan. Returns who agreed, or nobody if not needed."""
-    since = find_expired_approval(failover, run)
-    if not since:
+    reason = find_expired_approval(failover, run)
+    if not reason:
         return ""
     decision, mirror = failover.decide_again(run), failover.link.mirror
     if not as_json:
         print_plan(decision.plan, mirror, decision.reasons, as_json=False)
     if decision.reasons:
         raise Refused(
-            f"run {run.id}: resume; abort it and plan again", (since, *decision.reasons), reason_code="approval_expired"
+            f"run {run.id}: resume; abort it and plan again",
+            (reason, *decision.reasons),
+            reason_code="approval_expired",
         )
-    print_line(since, err=as_json)
+    print_line(reason, err=as_json)
     question = f"Go on with run {run.id}: move applications from {mirror.source} to {mirror.destination}?"
     confirm_costs(decision.plan, mirror, question, yes=yes, as_json=as_json)
     return failover.started_by
@@ -275,7 +283,7 @@ def refuse_if_conducted(conductor: Conductor[Any], run: Run, command_name: str =
 
 
 def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
-    """Refused while it is conducted, unless taken over, and where it is too late: then nobody is asked."""
+    """Refused while it is conducted, unless taken over, and where it is too late; before asking."""
     if not take_over:
         refuse_if_conducted(conductor, run, "abort")
     elif conductor_status := find_conductor(conductor.link.destination, read_state(conductor.link.destination), run):
@@ -295,19 +303,21 @@ def print_outcome(conductor: Conductor[Any], run: Run, *, as_json: bool) -> None
 
 
 @contextmanager
-def status_on_failure(conductor: Conductor[Any], run: Run) -> Iterator[None]:
-    """Prints who can write where and what to do. Not after LostOwnership: the run continues elsewhere."""
+def status_on_failure(conductor: Conductor[Any], run: Run, failures: type[Exception] = Exception) -> Iterator[None]:
+    """Says, once, who can write where and what to do, except after LostOwnership."""
     try:
         yield
     except LostOwnership:
         raise
     except KeyboardInterrupt as interrupt:
-        print_status_lines(read_run_outcome(conductor.link, run))
-        interrupt.add_note(f"interrupted: run {run.id} is saved; above is how to go on")
+        if not hasattr(interrupt, "__notes__"):
+            print_status_lines(read_run_outcome(conductor.link, run))
+            interrupt.add_note(f"interrupted: run {run.id} is saved; above is how to go on")
         raise
-    except Exception as error:
+    except failures as error:
         for line in read_run_outcome(conductor.link, run):
-            error.add_note(line)
+            if line not in getattr(error, "__notes__", ()):
+                error.add_note(line)
         raise
 
 
@@ -382,8 +392,8 @@ def _find_set_links(config: Config, mirror_set: MirrorSet, kind: RunKind) -> dic
             errors[mirror] = error
     if errors:
         reasons = [Finding("set_member_not_found", mirror, reason=error) for mirror, error in errors.items()]
-        found = Finding("set_members_found", mirror_set.name, mirrors=links, run_kind=kind)
-        raise Refused(f"{kind} of set {mirror_set.name}", [*reasons, found])
+        members_found = Finding("set_members_found", mirror_set.name, mirrors=links, run_kind=kind)
+        raise Refused(f"{kind} of set {mirror_set.name}", [*reasons, members_found])
     return links
 
 
@@ -489,10 +499,8 @@ def print_set_outcome(
 ) -> None:
     """Raises CopyMismatch if a promoted copy contradicts its certificates."""
     links = {mirror: conductor.get_link(mirror) for mirror in members}
-    results = {
-        mirror: read_run_result(links[mirror], read_state(links[mirror].destination), member.run)
-        for mirror, member in members.items()
-    }
+    states = {mirror: read_state(link.destination) for mirror, link in links.items()}
+    results = {mirror: read_run_result(links[mirror], states[mirror], member.run) for mirror, member in members.items()}
     if as_json:
         runs = tuple(to_run_document(s.run, s.steps, None, results[mirror]) for mirror, s in members.items())
         print_json(SetRunsDocument(set=attempt, runs=runs))
@@ -502,7 +510,8 @@ def print_set_outcome(
             for line in read_run_outcome(links[mirror], member.run):
                 print_line(f"{mirror}: {line}")
             report = find_report(links[mirror].config.path, evidence, member.run.id)
-            print_run_result(results[mirror], conductor.mode, report)
+            unsaved = find_unsaved(links[mirror], {links[mirror].destination.name: states[mirror]})
+            print_run_result(results[mirror], report, unsaved=unsaved)
     check_as_copied(*((member.run.id, member.steps) for member in members.values()))
 
 
@@ -523,10 +532,8 @@ def print_set_plan(conductor: SetConductor[Any], set_plan: SetPlan, *, as_json: 
     name, left_out = conductor.mirror_set.name, conductor.mirror_set.left_out
     if as_json:
         plans = tuple(to_plan_document(decision.plan, decision.reasons) for decision in set_plan.decisions.values())
-        documents = to_finding_documents(left_out)
-        print_json(
-            SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=set_plan.reasons, left_out=documents)
-        )
+        documents, reasons = to_finding_documents(left_out), tuple(map(str, set_plan.reasons))
+        print_json(SetPlansDocument(set=name, hash=set_plan.hash, plans=plans, refused=reasons, left_out=documents))
         return
     for mirror, decision in set_plan.decisions.items():
         print_plan(decision.plan, conductor.get_link(mirror).mirror, decision.reasons, as_json=False)

@@ -24,19 +24,22 @@ from mirror_core.cli.command_options import (
     print_json,
     refuse_incomplete_list,
 )
+from mirror_core.cli.mirror_headline import list_attention
 from mirror_core.cli.output import format_block, print_line
 from mirror_core.cli.plan_costs import print_costs
 from mirror_core.cli.tables import print_table
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_result import RunLoss, RunResult, format_health, format_outage, format_rto
+from mirror_core.decide.run_result import RunResult, format_health, format_outage, format_rto, format_run_loss
 from mirror_core.decide.run_status import format_newer_run
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
+from mirror_core.mirrors.old_source_fence import find_returned_source
+from mirror_core.mirrors.recovery_plan import find_unsaved
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError
 from mirror_core.model.figures import Figure, FigureKey, format_figures, list_figure_rows, to_figure_documents
-from mirror_core.model.findings import Finding
+from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, prints_json, to_finding_documents
 from mirror_core.model.mirror import Mirror
@@ -58,10 +61,10 @@ from mirror_core.model.run import (
 from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.text import format_count
 from mirror_core.runbook import evidence_bundle
-from mirror_core.runbook.run_outcome import format_run_outcome, read_run_result
+from mirror_core.runbook.run_outcome import count_lost_behind_fence, format_run_outcome, read_run_result
 from mirror_core.runbook.run_services import local_services
 from mirror_core.state.journal import list_notes
-from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_states
+from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_both_states, read_states
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 
@@ -155,6 +158,8 @@ class RunDocument(JsonDocument, frozen=True, kw_only=True):
     note: str
     result: RunResult | None
     """What it did to applications; null: it is not done, or not asked for, as in `runs list`."""
+    attention: tuple[FindingDocument, ...]
+    """As `returned` and `unsaved` of `mirror describe`; none in `runs`, which does not ask."""
     steps: tuple[StepDocument, ...]
     """Begun ones; none in `runs list`."""
     notes: tuple[NoteDocument, ...]
@@ -214,6 +219,7 @@ def to_run_document(
     conductor_status: ConductorStatus | None,
     result: RunResult | None = None,
     notes: Iterable[RunNote] = (),
+    attention: Iterable[Finding] = (),
 ) -> RunDocument:
     return RunDocument(
         id=run.id,
@@ -229,6 +235,7 @@ def to_run_document(
         ended_ms=run.ended_ms,
         note=run.note,
         result=result,
+        attention=to_finding_documents(attention),
         steps=tuple(
             StepDocument(
                 step=s.step,
@@ -296,13 +303,12 @@ def show(
     """One run: its steps, their evidence, what was approved."""
     cluster, state, run = _find_run(config, id)
     loaded, mirror = load_configuration(config), state.mirrors.get(run.plan.mirror)
-    result = None if mirror is None else read_run_result(make_mirror_link(loaded, mirror), state, run)
+    link = None if mirror is None else make_mirror_link(loaded, mirror)
+    result = None if link is None else read_run_result(link, state, run)
     conductor, notes = find_conductor(cluster, state, run), list_notes(state, run.id)
     print_run(run, state.steps_of(run), conductor, result, notes, as_json=as_json, evidence=True)
-    if not as_json:
-        is_superseded = bool(format_newer_run(run, state.runs.values()))
-        report = find_report(loaded.path, evidence, run.id)
-        print_run_result(result, run.plan.mode, report, is_superseded=is_superseded)
+    if link is not None and not as_json:
+        _print_end(link, state, run, result, find_unsaved(link, {cluster.name: state}), evidence)
 
 
 def _find_run(config: Path | None, id: str) -> tuple[ClusterConfig, State, Run]:
@@ -348,7 +354,7 @@ def forecast(name: NameArgument, config: ConfigOption = None, as_json: JsonOptio
     """What the plans of a mirror's failovers and drills foretold, what was counted, and the error; the newest first."""
     link, state = find_mirror(config, name)
     forecasts = [
-        (run, forecast_accuracy.list_forecast_rows(run, state.steps_of(run)))
+        (run, forecast_accuracy.list_forecast_rows(count_lost_behind_fence(state, run), state.steps_of(run)))
         for run in forecast_accuracy.list_past_failovers(state.runs.values(), name)
     ]
     if as_json:
@@ -386,13 +392,23 @@ def print_newest_run(
     link: MirrorLink, state: State, run_id: str | None, kind: RunKind, evidence: Path | None = None, *, as_json: bool
 ) -> None:
     run = find_newest_run(link, state, run_id, kind)
-    result = read_run_result(link, state, run)
-    print_run(run, state.steps_of(run), find_conductor(link.destination, state, run), result, as_json=as_json)
+    result, states = read_run_result(link, state, run), read_both_states(link, state)
+    returned, unsaved = find_returned_source(link, states), find_unsaved(link, states)
+    for line in () if as_json else list_attention(returned, unsaved if result is None else None):
+        print_line(line)
+    conductor, attention = find_conductor(link.destination, state, run), filter(None, (returned, unsaved))
+    print_run(run, state.steps_of(run), conductor, result, attention=attention, as_json=as_json)
     if not as_json:
         print_status_lines(format_run_outcome(link, state, run.id))
-        is_superseded = bool(format_newer_run(run, state.runs.values()))
-        report = find_report(link.config.path, evidence, run.id)
-        print_run_result(result, run.plan.mode, report, is_superseded=is_superseded)
+        _print_end(link, state, run, result, unsaved, evidence)
+
+
+def _print_end(
+    link: MirrorLink, state: State, run: Run, result: RunResult | None, unsaved: Finding | None, evidence: Path | None
+) -> None:
+    report = find_report(link.config.path, evidence, run.id)
+    is_superseded = bool(format_newer_run(run, state.runs.values()))
+    print_run_result(result, report, unsaved=unsaved, is_superseded=is_superseded)
 
 
 def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:
@@ -421,11 +437,12 @@ def print_run(
     result: RunResult | None = None,
     notes: Collection[RunNote] = (),
     *,
+    attention: Iterable[Finding] = (),
     as_json: bool,
     evidence: bool = False,
 ) -> None:
     if as_json:
-        print_json(to_run_document(run, steps, conductor_status, result, notes))
+        print_json(to_run_document(run, steps, conductor_status, result, notes, attention))
         return
     facts: dict[str, object] = {
         "run": run.id,
@@ -450,7 +467,6 @@ def print_run(
 
 
 def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:
-    """RUNNING would say that a process is at work."""
     is_left = conductor_status and conductor_status.state in (ConductorState.RELEASED, ConductorState.SILENT)
     return f"{run.state}, but waiting: no process conducts it" if is_left else run.state
 
@@ -509,24 +525,25 @@ def _read_all_states(config: Path | None) -> tuple[list[tuple[ClusterConfig, Sta
 
 
 def print_run_result(
-    result: RunResult | None, mode: RunMode, report: Path | None, *, is_superseded: bool = False
+    result: RunResult | None, report: Path | None, *, unsaved: Finding | None = None, is_superseded: bool = False
 ) -> None:
     """Nothing of a run that is not done. `is_superseded`: a later run may have moved applications elsewhere."""
     if result is None:
         return
     print_line("")
-    for line in format_block(list_result(result, mode, report, is_superseded=is_superseded), indent=0):
+    rows = list_result(result, report, unsaved=unsaved, is_superseded=is_superseded)
+    for line in format_block(rows, indent=0):
         print_line(line)
 
 
 def list_result(
-    result: RunResult, mode: RunMode, report: Path | None, *, is_superseded: bool = False
+    result: RunResult, report: Path | None, *, unsaved: Finding | None = None, is_superseded: bool = False
 ) -> Iterator[tuple[str, str]]:
     yield "applications moved to" if is_superseded else "applications write on", result.applications
     if result.loss is None:
         yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
         if result.saved != 0 and result.saved_to:
-            yield "in no topic", str(Finding("saved_in_no_topic", folder=result.saved_to))
+            yield "in no topic", str(Finding("saved_in_no_topic", folders=result.saved_to))
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
         if result.loss.taken_since and result.loss.taken_since_saved_to:
@@ -534,16 +551,20 @@ def list_result(
                 "taken_since_saved",
                 result.old_source,
                 offsets=result.loss.taken_since,
-                folder=result.loss.taken_since_saved_to,
+                folders=result.loss.taken_since_saved_to,
             )
             yield "taken since", str(saved)
         elif result.loss.taken_since:
             yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
+    if unsaved is not None:
+        yield f"only on {unsaved.subject}", f"{unsaved}: {format_remedy(unsaved)}"
     if result.heartbeats_not_compared:
         yield "not compared", f"Mirrorbook's own heartbeats ({', '.join(result.heartbeats_not_compared)})"
     if result.groups_left:
         yield "groups not brought over", ", ".join(result.groups_left)
-    yield "without writes", format_outage(result.outage, mode, result.old_source)
+    if result.loss is None and result.mode is RunMode.UNPLANNED:
+        yield "moved home by", str(Finding("moved_home_unplanned", result.moved_by))
+    yield "without writes", format_outage(result.outage, result.mode, result.left)
     if result.outage is not None and (rto := format_rto(result.outage)):
         yield "RTO", rto
     if result.outage is not None and result.outage.health is not None:
@@ -551,26 +572,8 @@ def list_result(
     yield "report", "not on this machine" if report is None else str(report)
 
 
-def format_saved(count: int | None, folder: str, old_source: ClusterName) -> str:
+def format_saved(count: int | None, folders: Collection[str], old_source: ClusterName) -> str:
     if count == 0:
         return f"nothing: {old_source} had no records of its own"
     records = "an unknown number of records" if count is None else format_count(count, "record")
-    return f"{records} that only {old_source} had" + (f", in {folder}" if folder else "")
-
-
-def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
-    if loss.offsets == 0 and not loss.is_minimum:
-        return "nothing"
-    if loss.offsets is None and not loss.is_minimum:
-        return "unknown: the report says what was compared"
-    counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "record")
-    least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
-    if loss.unseen_s is None:
-        return least
-    unseen = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
-    probable = f"{unseen} not copied if it wrote on as before, none once it was down"
-    counted_first = "" if loss.offsets == 0 else f"{least}, and "
-    return (
-        f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
-        f" ({probable}); the exact number is known when {source} is back"
-    )
+    return f"{records} that only {old_source} had" + (f", in {', '.join(folders)}" if folders else "")

@@ -1,5 +1,3 @@
-"""`mirrorbook salvage`: parse, call, print."""
-
 from __future__ import annotations
 
 import hashlib
@@ -20,6 +18,7 @@ from mirror_core.cli.command_options import (
     ConfigOption,
     JsonOption,
     SparkConfOption,
+    check_plan_hash,
     check_runner,
     load_configuration,
     parse_spark_conf,
@@ -140,7 +139,10 @@ def replay_command(
         str, typer.Option("--table", metavar="DIR", help="Folder to which the report is added, as Parquet.")
     ] = "evidence/replays",
     plan_hash: Annotated[
-        str | None, typer.Option("--plan-hash", help="Hash that a dry run showed: write exactly its records.")
+        str | None,
+        typer.Option(
+            "--plan-hash", callback=check_plan_hash, help="Hash that a dry run showed: write exactly its records."
+        ),
     ] = None,
     runner: Annotated[str, typer.Option("--runner", help="spark, or local (this process).")] = "local",
     master: Annotated[str, typer.Option("--master", help="Spark master.")] = "local[*]",
@@ -251,9 +253,9 @@ def _replay(plan: ReplayPlan, saved: _SavedRecords) -> list[dict[str, Any]]:
         return [row | {"error": str(error)} for row in judge_replay(plan, [], now_ms())]
 
 
-def _parse_targets(given: Sequence[str]) -> dict[str, str]:
+def _parse_targets(pairs: Sequence[str]) -> dict[str, str]:
     targets: dict[str, str] = {}
-    for pair in given:
+    for pair in pairs:
         topic, equals, target = pair.partition("=")
         if not equals or not all(_TOPIC_NAME.fullmatch(name) for name in (topic, target)):
             raise typer.BadParameter(f"{pair!r} is not TOPIC=TARGET", param_hint="--to")

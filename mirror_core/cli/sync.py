@@ -1,5 +1,3 @@
-"""`mirrorbook sync`: parse, call, print."""
-
 from __future__ import annotations
 
 import sys

@@ -62,7 +62,7 @@ def _lay_out(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int)
 
 
 def _choose_widths(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """None if they do not fit. Sentences share what names and figures leave; the first column stays whole."""
+    """None if they do not fit. The first column stays whole."""
     by_column = list(zip(columns, *cells, strict=True))
     widths = [max(map(cell_len, column)) for column in by_column]
     available = width - len(_COLUMN_GAP) * (len(columns) - 1)

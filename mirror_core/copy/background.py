@@ -95,10 +95,7 @@ class ConnectionOpener:
 
 
 def wait_for_connections(alternatives: Collection[Set[Future[Connection]]], limit_s: float) -> None:
-    """Waits until one of these sets is fully connected, then as long again plus a moment for the others.
-
-    These usually follow closely, but one may hang.
-    """
+    """Waits until one of these sets is fully connected, then as long again plus a moment: others may hang."""
     started_at = time.monotonic()
     deadline = started_at + limit_s
     pending = set[Future[Connection]]().union(*alternatives)

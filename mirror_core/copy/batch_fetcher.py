@@ -246,7 +246,7 @@ class BatchFetcher:
         self._send_fetch(link, selected, max_wait_ms, now)
 
     def _fetch_idle(self, broker: int, links: FetchLinks, now: float) -> None:
-        """Free active links fetch the active ones first, which would otherwise have to wait with the idle ones."""
+        """Free active links fetch the active ones first: they would wait with the idle ones."""
         partitions, monotonic_now = self._partitions_by_broker[broker], time.monotonic()
         active, idle = partitions.split_by_activity(monotonic_now)
         for link in links.get_free_links():
@@ -314,7 +314,6 @@ class BatchFetcher:
     def _handle_empty(
         self, replicator: PartitionReplicator, fetched: fetch.FetchedPartition, *, is_conclusive: bool
     ) -> None:
-        """A gap up to the last stable offset, if that is certain."""
         partition, position, end = replicator.partition, replicator.progress.position, fetched.last_stable_offset
         outcome = replicator.source.judge_empty_fetch(position, fetched, is_conclusive=is_conclusive)
         if outcome is EmptyFetch.MALFORMED:
@@ -345,9 +344,7 @@ class BatchFetcher:
         )
 
     def _set_limits(self, links: FetchLinks) -> None:
-        """How much a broker's free links may request, within a budget for all responses. Socket buffers are not part
-        of it.
-        """
+        """Socket buffers are not part of the budget."""
         quiet_count = sum(self.links[broker].is_quiet for broker in self.links.keys() & self._fetched_brokers)
         room = split_budget(
             self._budget, len(self._fetched_brokers) - quiet_count, quiet_count, is_active=not links.is_quiet

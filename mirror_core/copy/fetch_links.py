@@ -27,10 +27,9 @@ _GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 
 
 class FetchLinks:
-    """While one response is processed the others travel.
+    """Makes more links when a response could not hold everything.
 
-    More links are made when a response could not hold everything, in threads: a far broker needs half a second and more
-    for a login.
+    In threads: a far broker needs half a second and more for a login.
     """
 
     def __init__(self, first_connection: Connection, make_link: Callable[[Connection, bool], FetchLink]) -> None:
@@ -183,9 +182,7 @@ class BrokerPartitions:
         now: float,
         can_fetch: Callable[[PartitionReplicator], bool],
     ) -> list[PartitionReplicator]:
-        """For the idle link's next Fetch: idle ones, and active ones that the request in flight (`requested`) left
-        out. The active links fetch the others from now on.
-        """
+        """For the idle link's next Fetch: idle ones, and active ones that the request in flight left out."""
         selected = [replicator for replicator in idle if can_fetch(replicator)]
         self._active = {replicator: None for replicator in idle if not can_fetch(replicator)}
         self._activating = []

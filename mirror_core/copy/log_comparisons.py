@@ -29,7 +29,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName
 
 MAX_SHORT_COMPARISONS: Final = 8
-"""Not long yet. Each has its own connections; this many are kept."""
+"""Each has its own connections; this many are kept."""
 MAX_COMPARISONS: Final = 2 * MAX_SHORT_COMPARISONS
 """With long ones: all threads of a task share one core with copying."""
 _LONG_COMPARISON_S: Final = 2.0

@@ -6,10 +6,11 @@ Checks many logs' last batches in few requests: after a start all are in doubt.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from mirror_core.decide.gaps_and_resume import NO_KNOWN_OFFSET, BothLogBounds, OwnProducerState
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
@@ -22,54 +23,169 @@ from mirror_core.kafka.log_snapshot import LogSnapshot, list_offset_pairs, snaps
 from mirror_core.kafka.reassignment import TopicIds, fetch_topic_ids
 from mirror_core.model.errors import MissingPermission, RemoteFault
 from mirror_core.model.names import ClusterName, Partition
-from mirror_core.wire.batch import LOG_APPEND_TIME, SEQUENCE_MASK, MalformedBatch, split_batches
-from mirror_core.wire.fetch import FetchedPartition, FetchPosition, IsolationLevel
+from mirror_core.wire.batch import (
+    CONTROL,
+    CURRENT_MAGIC,
+    LOG_APPEND_TIME,
+    SEQUENCE_MASK,
+    BatchHeader,
+    MalformedBatch,
+    compute_batch_digest,
+    split_batches,
+)
+from mirror_core.wire.fetch import FetchPosition, IsolationLevel
+from mirror_core.wire.records import decode_records
 
 _MAX_PARTITIONS_PER_FETCH: Final = 512
 _FETCH_BYTES: Final = 8 << 20
+_MAX_COMPARED_TOGETHER: Final = 128
+"""Their last batches are in memory."""
+_MAX_CONTROL_BATCHES: Final = 2
+"""At a log's end. Behind more of them a partition is compared alone."""
+_PlacedBatch = tuple[BatchHeader, memoryview]
+Inspection = TypeVar("Inspection")
 
 
 def find_ends_as_sent(client: ClusterClient, ends_by_leader: Mapping[int, Mapping[Partition, int]]) -> set[Partition]:
-    """Partitions whose last batch ends at this offset (next to be written) and has its own time, not the broker's.
+    """Partitions whose last batch ends at this offset (next to be written) with its own time, not the broker's.
 
-    `ends_by_leader`: the leaders responded a moment ago, and get time for responses of many megabytes. Partitions left
-    out are unknown: each must be checked alone.
+    `ends_by_leader`: those leaders responded a moment ago, and get time for megabytes. Partitions left out are unknown:
+    each must be checked alone.
     """
-    results = call_brokers(
-        client, {broker: _make_end_check(ends) for broker, ends in ends_by_leader.items()}, wait_full_timeout=True
+    results = _inspect_batches(
+        client,
+        {broker: {p: end - 1 for p, end in ends.items()} for broker, ends in ends_by_leader.items()},
+        _is_end_as_sent,
     )
-    return {p for result in results.values() if not isinstance(result, RemoteFault) for p in result}
+    return {partition for partition, as_sent in results.items() if as_sent}
 
 
-def _make_end_check(ends: Mapping[Partition, int]) -> Callable[[Connection], set[Partition]]:
-    return lambda connection: set(_check_ends(connection, ends))
+def _inspect_batches(
+    client: ClusterClient,
+    offsets_by_leader: Mapping[int, Mapping[Partition, int]],
+    inspect: Callable[[int, Sequence[_PlacedBatch]], Inspection],
+) -> dict[Partition, Inspection]:
+    """Uncommitted batches included.
+
+    The views that `inspect` gets are void afterwards. Leaves out what cannot be read.
+    """
+    calls = {
+        broker: partial(_fetch_and_inspect, offsets=offsets, inspect=inspect)
+        for broker, offsets in offsets_by_leader.items()
+    }
+    results = call_brokers(client, calls, wait_full_timeout=True)
+    return {p: row for result in results.values() if not isinstance(result, RemoteFault) for p, row in result.items()}
 
 
-def _check_ends(connection: Connection, ends: Mapping[Partition, int]) -> Iterator[Partition]:
+def _fetch_and_inspect(
+    connection: Connection,
+    offsets: Mapping[Partition, int],
+    inspect: Callable[[int, Sequence[_PlacedBatch]], Inspection],
+) -> dict[Partition, Inspection]:
     link = FetchLink(connection, max_bytes=_FETCH_BYTES, partition_max_bytes=_FETCH_BYTES, full_size=True)
-    remaining = [FetchPosition(partition, end - 1) for partition, end in ends.items()]
+    remaining = [FetchPosition(partition, offset) for partition, offset in offsets.items()]
+    results, unreadable = dict[Partition, Inspection](), set[Partition]()
     while remaining:
-        link.send_fetch(remaining[:_MAX_PARTITIONS_PER_FETCH], max_wait_ms=0, isolation=IsolationLevel.READ_UNCOMMITTED)
-        results = {
-            fetched.partition: _is_end_as_sent(fetched, ends[fetched.partition]) for fetched in link.read_response()
-        }
-        yield from (partition for partition, as_sent in results.items() if as_sent)
-        undecided = [
-            fetched for fetched in remaining[:_MAX_PARTITIONS_PER_FETCH] if results.get(fetched.partition) is None
-        ]
-        if len(undecided) == len(remaining[:_MAX_PARTITIONS_PER_FETCH]):
-            return  # not even the first one's batch, for which there is always room: a quota
-        remaining = undecided + remaining[_MAX_PARTITIONS_PER_FETCH:]
+        requested, rest = remaining[:_MAX_PARTITIONS_PER_FETCH], remaining[_MAX_PARTITIONS_PER_FETCH:]
+        link.send_fetch(requested, max_wait_ms=0, isolation=IsolationLevel.READ_UNCOMMITTED)
+        for fetched in link.read_response():
+            try:
+                if fetched.error:
+                    unreadable.add(fetched.partition)
+                elif batches := list(split_batches(fetched.records)):
+                    results[fetched.partition] = inspect(offsets[fetched.partition], batches)
+            except MalformedBatch:
+                unreadable.add(fetched.partition)
+        undecided = [item for item in requested if item.partition not in results.keys() | unreadable]
+        if len(undecided) == len(requested):
+            break  # not even the first one's batch, for which there is always room: a quota
+        remaining = undecided + rest
+    return results
 
 
-def _is_end_as_sent(fetched: FetchedPartition, end: int) -> bool | None:
+def _is_end_as_sent(last_offset: int, batches: Sequence[_PlacedBatch]) -> bool:
+    headers = [header for header, _ in batches]
+    return headers[-1].last_offset == last_offset and not any(h.attributes & LOG_APPEND_TIME for h in headers)
+
+
+class LogTail(NamedTuple):
+    source_broker: int
+    destination_broker: int
+    start: int
+    """First offset that both logs may hold."""
+    end: int
+    """Next offset to be copied."""
+
+
+class _LastBatch(NamedTuple):
+    offset: int
+    """The last one that counts: later ones are not copied yet."""
+    header: BatchHeader
+    batch: memoryview
+
+
+def find_equal_tails(
+    source: ClusterClient, destination: ClusterClient, tails: Mapping[Partition, LogTail]
+) -> set[Partition]:
+    """Partitions where the source's last record below the end is on the destination, at its offset.
+
+    Others are unknown: each must be compared alone. A few requests for hundreds of partitions.
+    """
+    equal, partitions = set[Partition](), list(tails)
+    for first in range(0, len(partitions), _MAX_COMPARED_TOGETHER):
+        chunk = {p: tails[p] for p in partitions[first : first + _MAX_COMPARED_TOGETHER]}
+        last_batches = _find_last_batches(source, chunk)
+        offsets = _group_offsets({p: last.offset for p, last in last_batches.items()}, chunk, is_source=False)
+        copies = _inspect_batches(destination, offsets, _copy_first_batch)
+        equal |= {p for p, copy in copies.items() if copy is not None and _has_equal_record(last_batches[p], copy)}
+    return equal
+
+
+def _find_last_batches(source: ClusterClient, tails: Mapping[Partition, LogTail]) -> dict[Partition, _LastBatch]:
+    last_batches, offsets = dict[Partition, _LastBatch](), {p: tail.end - 1 for p, tail in tails.items()}
+    for _ in range(_MAX_CONTROL_BATCHES + 1):
+        batches = _inspect_batches(source, _group_offsets(offsets, tails, is_source=True), _copy_first_batch)
+        offsets = {}
+        for partition, last in batches.items():
+            if last is not None and not last.header.attributes & CONTROL:
+                last_batches[partition] = last
+            elif last is not None and last.header.base_offset > tails[partition].start:
+                offsets[partition] = last.header.base_offset - 1
+        if not offsets:
+            break
+    return last_batches
+
+
+def _group_offsets(
+    offsets: Mapping[Partition, int], tails: Mapping[Partition, LogTail], *, is_source: bool
+) -> dict[int, dict[Partition, int]]:
+    by_leader: dict[int, dict[Partition, int]] = {}
+    for partition, offset in offsets.items():
+        tail = tails[partition]
+        broker = tail.source_broker if is_source else tail.destination_broker
+        by_leader.setdefault(broker, {})[partition] = offset
+    return by_leader
+
+
+def _copy_first_batch(offset: int, batches: Sequence[_PlacedBatch]) -> _LastBatch | None:
+    """Returns None where compaction has removed what was there, and for old formats."""
+    header, batch = batches[0]
+    is_there = header.base_offset <= offset and header.magic == CURRENT_MAGIC
+    return _LastBatch(min(offset, header.last_offset), header, memoryview(bytes(batch))) if is_there else None
+
+
+def _has_equal_record(last: _LastBatch, copy: _LastBatch) -> bool:
+    digests = [compute_batch_digest(item.header.base_offset, item.batch) for item in (last, copy)]
+    if digests[0] == digests[1]:
+        return True
+    if copy.header.attributes & CONTROL:
+        return False
     try:
-        headers = [header for header, _ in split_batches(fetched.records)]
+        records, copied = (list(decode_records(item.header, item.batch)) for item in (last, copy))
     except MalformedBatch:
         return False
-    if fetched.error or (headers and headers[-1].next_offset != end):
-        return False
-    return None if not headers else not any(header.attributes & LOG_APPEND_TIME for header in headers)
+    counted = [record for record in records if record.offset <= last.offset]
+    return bool(counted) and counted[-1] in copied
 
 
 _STABLE_END_TRIES: Final = 10
@@ -105,6 +221,8 @@ class LogEndRequest(NamedTuple):
     destination_broker: int
     end_unverified: bool
     """Nothing confirms the end of the destination's log, and this is its first check."""
+    is_interrupted: bool
+    """As `SourceLogState.is_interrupted`."""
     verified_end: int | None
 
 
@@ -176,9 +294,9 @@ class LogEndRequests:
     def _fetch_agreed_ends(
         self, requests: Mapping[Partition, LogEndRequest], unknown: dict[Partition, UnknownLogEnd]
     ) -> dict[Partition, int]:
-        """End of the known epoch in the new leader's log; NO_KNOWN_OFFSET where that leader does not know the epoch.
+        """End of the known epoch in the new leader's log; NO_KNOWN_OFFSET where it does not know the epoch.
 
-        A cluster that was restored from a backup starts again with older epochs.
+        A restored cluster starts again with older epochs.
         """
         changed = {
             p: request.agreed_epoch for p, request in requests.items() if request.agreed_epoch != request.source_epoch
@@ -197,8 +315,7 @@ class LogEndRequests:
     ) -> dict[Partition, BothLogBounds]:
         """Both logs at a moment when nobody appends (`explain_unstable_end`).
 
-        A predecessor's last requests may still arrive; they cannot do harm (`decide.gaps_and_resume`). A log that keeps
-        moving becomes unknown, and does not hold up the others.
+        A log that keeps moving becomes unknown, and does not hold up the others.
         """
         stable: dict[Partition, LogSnapshot] = {}
         waiting, reasons, growing = list(requests), dict[Partition, RemoteFault | str](), set[Partition]()
@@ -232,6 +349,13 @@ class LogEndRequests:
             reason = reasons.get(p) or f"{p}: a leader does not say now where its log begins and ends"
             unknown[p] = UnknownLogEnd(reason if isinstance(reason, BrokerResponsePending) else str(reason), misleading)
         ends_as_sent = self._find_ends_as_sent(requests, {p: stable[p] for p in ends.pairs})
+        tails = {
+            p: LogTail(requests[p].source_broker, requests[p].destination_broker, start, stable[p].end_after)
+            for p, (source_start, source_end) in ends.pairs.items()
+            if requests[p].is_interrupted
+            and (start := max(source_start, stable[p].start)) < stable[p].end_after <= source_end
+        }
+        equal_tails = find_equal_tails(self.source, self.destination, tails) if tails else set[Partition]()
         return {
             p: BothLogBounds(
                 log_start=stable[p].start,
@@ -240,6 +364,7 @@ class LogEndRequests:
                 source_start=start,
                 source_end=end,
                 ends_as_sent=p in ends_as_sent,
+                has_equal_tails=p in equal_tails,
                 verified_end=requests[p].verified_end,
             )
             for p, (start, end) in ends.pairs.items()
@@ -274,7 +399,6 @@ def find_own_producer(producers: Iterable[PartitionProducer], producer_id: int) 
 def _verify_metadata(
     client: ClusterClient, cluster: ClusterMetadata, expected: Mapping[Partition, str | None]
 ) -> VerifiedMetadata:
-    """Asks all brokers for topic ids where one broker's metadata is unexpected: it may be stale."""
     doubtful = {
         p.topic
         for p, topic_id in expected.items()
@@ -301,10 +425,10 @@ def _group_by_leader(
 def explain_unstable_end(
     cluster: ClusterName, partition: Partition, before: int, after: int, replicated: int | None
 ) -> str:
-    """Why a snapshot of the destination's log is inconclusive; "" when it is conclusive.
+    """Empty when a snapshot of the destination's log is conclusive.
 
-    Conclusive: the log end is the same before and after the producer state was read, and all in-sync replicas have it.
-    What only the leader has, it may lose (KIP-966).
+    The log end is the same before and after the producer state was read, and all in-sync replicas have it. What only
+    the leader has, it may lose (KIP-966).
     """
     subject = f"cluster {cluster}, {partition}"
     if before != after:

@@ -17,6 +17,7 @@ from mirror_core.copy.log_ends import find_own_producer
 from mirror_core.copy.messages import ClusterSide, format_denied
 from mirror_core.copy.resume_decision import ComparisonUndecided
 from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds, find_own_end
+from mirror_core.decide.mirror_snapshot import is_healthy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import ErrorCode
@@ -33,7 +34,9 @@ from mirror_core.kafka.log_reader import LogReader, LogTrimmed, LogUnreadable
 from mirror_core.kafka.log_snapshot import snapshot_logs
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.source_observation import SourceObservation
 from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, MalformedBatch, split_batches
 from mirror_core.wire.records import Record
 
@@ -94,10 +97,9 @@ class DivergenceFinder:
         """First offset below `position` (next offset to copy) where the sides differ; None: they agree.
 
         `agreed_end`: both sides agree below it. In a history that was cut once, everything before an equal record is
-        equal. So both ends of a long range are compared first: where a log was cut and written anew its first record
-        differs, otherwise its last one is equal. If that is inconclusive, or without `agreed_end`, the search goes
-        backwards. A record on one side only counts unless compaction explains it; so does one that the source cannot
-        read. From `doubted_from` on others may have written, and true records may follow theirs: all are compared.
+        equal, so both ends of a long range are compared first. If that is inconclusive, or without `agreed_end`, the
+        search goes backwards. A record on one side only counts unless compaction explains it; so does one that the
+        source cannot read. From `doubted_from` on true records may follow those of others: all are compared.
 
         Raises ComparisonUndecided when the source cannot show it yet.
         """
@@ -123,7 +125,7 @@ class DivergenceFinder:
         return None
 
     def _find_last_equal(self, partition: Partition, low: int, end: int) -> int:
-        """Near it; `low` when none is found. Reads few records: steps grow, then halve."""
+        """`low` when none is found. Reads few records: steps grow, then halve."""
         step, high = _FIRST_BACKWARD_STEP, end
         try:
             while (start := end - step) > low and not self._is_equal_at(partition, start, end):
@@ -267,6 +269,8 @@ class DivergenceFinder:
 _HEADER_FETCH_BYTES: Final = 1 << 20
 _FIRST_READ_STEP: Final = 1_000
 _MAX_BACKWARD_STEP: Final = 1_000_000
+_MAX_TAIL_OFFSETS: Final = 16_000
+"""How many a plan reads of one log at most: it waits for seconds only."""
 
 
 def find_first_foreign(
@@ -275,10 +279,10 @@ def find_first_foreign(
     """First batch near the log end that this producer id did not write at its offset.
 
     `filled`: how many offsets its markers should have taken. Goes back in growing steps to a batch of ours at the right
-    offset (its sequence plus the markers before it): later batches of others are foreign. None when all are ours: then
-    there are too many markers, and nothing shows which. Reads headers only.
+    offset (its sequence plus the markers before it). None when all are ours: then there are too many markers, and
+    nothing shows which. Reads headers only.
     """
-    for start, headers in _read_headers_backwards(client, link, partition, bounds):
+    for start, headers in _read_headers_backwards(client, link, partition, bounds.log_start, bounds.log_end):
         last_in_place = _find_last_in_place(headers, producer_id, filled)
         if last_in_place is not None or start == bounds.log_start:
             later = headers if last_in_place is None else headers[last_in_place + 1 :]
@@ -305,10 +309,10 @@ def find_last_after_hole(
 ) -> BatchHeader | None:
     """Header of the log's last batch, if only data of this producer id follows the nearest hole in the offsets.
 
-    Only compaction leaves such holes, and never in the last segment. So a marker that a leader does not know may have
-    been there; a foreign record, or a marker too many, would stand directly before what it has shifted.
+    Only compaction leaves holes, and never in the last segment: a marker that a leader does not know may have been
+    there. A foreign record, or a marker too many, would stand directly before what it has shifted.
     """
-    for start, headers in _read_headers_backwards(client, link, partition, bounds):
+    for start, headers in _read_headers_backwards(client, link, partition, bounds.log_start, bounds.log_end):
         next_base = bounds.log_end
         for header in reversed(headers):
             if header.next_offset != next_base:
@@ -348,14 +352,32 @@ def find_foreign_after_own(
         step *= 4
 
 
+def find_foreign_writes(
+    client: ClusterClient,
+    mirror: Mirror,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    log_ends: Mapping[Partition, int],
+) -> dict[Partition, Offset | None]:
+    """First offsets at the ends of the mirror's healthy logs that somebody else wrote. None: not known.
+
+    Empty once the mirror is STOPPED: applications write then.
+    """
+    if mirror.desired is DesiredState.STOPPED:
+        return {}
+    healthy = {p: end for p, end in log_ends.items() if p in statuses and is_healthy(statuses[p])}
+    reported_ends = dict(observation.get_reported_ends()) if observation else {}
+    return find_foreign_starts(client, mirror.producer_id, reported_ends, healthy)
+
+
 def find_foreign_starts(
     client: ClusterClient, producer_id: int, reported_ends: Mapping[Partition, int], log_ends: Mapping[Partition, int]
 ) -> dict[Partition, Offset | None]:
-    """First offsets beyond the tasks' reports that another producer wrote; asks the destination only. None: not known.
+    """First offsets beyond the tasks' reports that another producer wrote; asks the destination only.
 
-    `reported_ends`: next offset after what tasks reported as copied. Without one, the leader says up to where the
-    mirror's producer has written; a log where it wrote nothing is left out, as an adopted topic may have it. Reads
-    headers only, of logs whose end is not explained by what their leader knows of that producer.
+    None: not known. `reported_ends`: next offset after what tasks reported as copied. Without one, the mirror wrote up
+    to where the leader says, or else up to the last batch header near the log's end that has its producer id. Reads
+    headers only.
     """
     unreported = [p for p, end in log_ends.items() if reported_ends.get(p, 0) < end]
     by_leader = client.leaders(unreported) if unreported else {}
@@ -363,29 +385,45 @@ def find_foreign_starts(
     foreign_starts = dict[Partition, Offset | None]()
     with LogReader(client.config, client.principal, timeout_s=client.timeout_s, max_bytes=_READ_BYTES) as reader:
         for partition in unreported:
-            log = logs.get(partition)
-            producer = find_own_producer(log.producers, producer_id) if log else None
-            own_end = find_own_end(producer, log.end_after) if log and producer else None
-            reported = reported_ends.get(partition, own_end)
-            if log and (own_end == log.end_after or (reported is None and producer is None)):
-                continue
-            if reported is None:
+            if (log := logs.get(partition)) is None:
                 foreign_starts[partition] = None
                 continue
+            producer, log_end = find_own_producer(log.producers, producer_id), log_ends[partition]
+            leader_end = find_own_end(producer, log.end_after) if producer else None
+            if leader_end == log.end_after:
+                continue
+            own_end = reported_ends.get(partition, leader_end)
             try:
                 link = FetchLink(
                     reader.leader_connection(partition),
                     max_bytes=_HEADER_FETCH_BYTES,
                     partition_max_bytes=_HEADER_FETCH_BYTES,
                 )
-                headers = _read_headers(client, link, partition, reported, log_ends[partition])
+                if own_end is None:
+                    own_end = _find_last_own_end(client, link, partition, producer_id, log.start, log_end)
+                if own_end is None:
+                    foreign_starts[partition] = None
+                    continue
+                headers = _read_headers(client, link, partition, own_end, log_end)
                 foreign = next((header for header in headers if header.producer_id != producer_id), None)
             except (RemoteFault, MalformedBatch):
                 foreign_starts[partition] = None
             else:
                 if foreign is not None:
-                    foreign_starts[partition] = Offset(max(foreign.base_offset, reported))
+                    foreign_starts[partition] = Offset(max(foreign.base_offset, own_end))
     return foreign_starts
+
+
+def _find_last_own_end(
+    client: ClusterClient, link: FetchLink, partition: Partition, producer_id: int, log_start: int, log_end: int
+) -> int | None:
+    """Next offset after this producer's last batch. None: it is not among the last offsets."""
+    oldest = max(log_start, log_end - _MAX_TAIL_OFFSETS)
+    for _, headers in _read_headers_backwards(client, link, partition, oldest, log_end):
+        own_ends = [header.next_offset for header in headers if header.producer_id == producer_id]
+        if own_ends:
+            return own_ends[-1]
+    return None
 
 
 def read_last_record(reader: LogReader, partition: Partition, start: int, end: int) -> Record | None:
@@ -507,13 +545,13 @@ class RemoteLogInspector:
 
 
 def _read_headers_backwards(
-    client: ClusterClient, link: FetchLink, partition: Partition, bounds: BothLogBounds
+    client: ClusterClient, link: FetchLink, partition: Partition, log_start: int, log_end: int
 ) -> Iterator[tuple[int, list[BatchHeader]]]:
     step = _FIRST_READ_STEP
     while True:
-        start = max(bounds.log_start, bounds.log_end - step)
-        yield start, list(_read_headers(client, link, partition, start, bounds.log_end))
-        if start == bounds.log_start:
+        start = max(log_start, log_end - step)
+        yield start, list(_read_headers(client, link, partition, start, log_end))
+        if start == log_start:
             return
         step *= 4
 

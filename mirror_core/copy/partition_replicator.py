@@ -45,7 +45,7 @@ class PartitionReplicator:
         self.progress = PartitionProgress()
         self.queue = SendQueue(budget or QueueBudget())
         self.gap_claim = GapClaim()
-        self.source = SourceLogState()
+        self.source = SourceLogState(is_interrupted=not assigned.all_answered)
         self.counts = ReceiptCounts()
         self.trims = TrimTracker(assigned.trim_recorded_until, clock, has_driver=has_driver)
         self.state = CopyState.LOST
@@ -268,7 +268,7 @@ class PartitionReplicator:
 
         From the first gap on all wait in the queue, batches as copies. A corrupt batch ends the partition, after
         everything before it. What follows a first batch that must go alone is fetched again later: in the queue it
-        would neither be merged nor let others pass while the source is the faster side.
+        would neither be merged nor let others pass.
         """
         ready, progress = list[ReadyBatch](), self.progress
         has_end = self.assigned.stop_offset is not None

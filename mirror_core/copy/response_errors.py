@@ -58,8 +58,8 @@ def handle_produce_response(
 
 
 def _handle_duplicate(replicator: PartitionReplicator, sent: SentBatch, destination: ClusterSide) -> None:
-    """A time in the response: the broker took the batch for a duplicate, perhaps of another batch, or it sets its
-    own record times. Comparing both logs tells which.
+    """A time in the response: a duplicate, perhaps of another batch, or the broker sets its own record times. Comparing
+    both logs tells which.
     """
     replicator.mark_doubtful(sent.base_offset)
     if replicator.can_send:
@@ -113,6 +113,6 @@ def _handle_produce_error(
 
 
 def _get_failure_kind(error: int) -> FailureKind:
-    """Bytes that change on the way, and another writer, do not pass by themselves: operators decide."""
+    """Changed bytes and another writer do not pass by themselves: operators decide."""
     for_operators = (ErrorCode.corrupt_message, ErrorCode.invalid_producer_epoch)
     return FailureKind.OTHER if error in for_operators else FailureKind.REFUSED

@@ -127,25 +127,22 @@ class ResumeDecider:
                 agreed_end = max(
                     NO_KNOWN_OFFSET if compare_from is None else compare_from, bounds.log_start, bounds.source_start
                 )
-                if not problem and compare_from is not None and resume.offset > agreed_end:
-                    problem = self._check_divergence(replicator, resume.offset, compare_from)
-                elif not problem and self._has_other_tail(replicator, bounds):
+                if not problem and self._has_other_tail(replicator, bounds):
                     problem = self._check_divergence(replicator, resume.offset, NO_KNOWN_OFFSET)
+                elif not problem and compare_from is not None and resume.offset > agreed_end:
+                    problem = self._check_divergence(replicator, resume.offset, compare_from)
                 return problem or ResumeDecision(bounds, resume, end_unverified)
 
     def _check_retimed(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
-        """Fails if the broker replaced the times of an unacknowledged batch.
-
-        Only the response would have shown it: offsets, sequences and leader epochs are right.
-        """
+        """Fails if the broker replaced the times of an unacknowledged batch. Only the response would have shown it."""
         start = _find_unanswered_start(replicator, bounds)
         first_offset = None if start is None else self.inspector.find_first_retimed(replicator.partition, start, bounds)
         return None if first_offset is None else self._fail_retimed(replicator, first_offset)
 
     def _restore_forgotten_markers(self, partition: Partition, bounds: BothLogBounds) -> BothLogBounds:
-        """A new or recovered replica knows only what its log shows, and compaction may have removed markers. Not the
-        newest ones: it leaves the last segment alone. So there is no marker after the data, and no half-filled
-        gap. The source's record at the same offset confirms that the data is ours.
+        """A new or recovered replica knows only what its log shows, and compaction may have removed markers, though
+        none in the last segment. So no marker is after the data, and no gap is half filled. The source's record at the
+        same offset confirms that the data is ours.
         """
         if bounds.producer is None or bounds.log_end > bounds.source_end:
             return bounds
@@ -185,16 +182,15 @@ class ResumeDecider:
         )
 
     def _has_other_tail(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> bool:
-        """Whether a source that was away under an unchanged epoch has another last record below the position."""
-        is_same_leader = replicator.agreed_epoch == replicator.source_epoch
-        if not (replicator.source.is_interrupted and is_same_leader and bounds.log_end > bounds.log_start):
-            return False
-        return not self._compare_tail(replicator.partition, bounds)[1]
+        """Leader epochs show nothing of a source that is restored from an older copy, and leads under them again."""
+        has_both = max(bounds.log_start, bounds.source_start) < bounds.log_end
+        must_compare = replicator.source.is_interrupted and has_both and not bounds.has_equal_tails
+        return must_compare and not self._compare_tail(replicator.partition, bounds)[1]
 
     def _check_tail(self, replicator: PartitionReplicator, bounds: BothLogBounds) -> FailDecision | None:
         """Fails if the source's last record below the position is missing here, or a foreign one follows it in a gap.
 
-        Equal tails also show that there are not too many markers: the source has nothing after that record either.
+        Equal tails also exclude too many markers: the source has nothing after that record.
         """
         partition = replicator.partition
         source_record, is_on_destination = self._compare_tail(partition, bounds)
@@ -215,7 +211,8 @@ class ResumeDecider:
         return FailDecision(text, offset, FailureKind.DIVERGED)
 
     def _compare_tail(self, partition: Partition, bounds: BothLogBounds) -> tuple[Record | None, bool]:
-        source_record = self.inspector.read_last_record(partition, bounds.source_start, bounds.log_end)
+        start = max(bounds.log_start, bounds.source_start)
+        source_record = self.inspector.read_last_record(partition, start, bounds.log_end)
         return source_record, source_record is None or self.inspector.read_record(
             partition, source_record.offset
         ) == source_record
@@ -231,9 +228,9 @@ class ResumeDecider:
     ) -> FailDecision | None:
         """Fails if our own markers made the log too long, where counting cannot show it.
 
-        A leader that knows only markers of ours may have forgotten the data before them. But a source with the same
-        leader since both sides agreed has lost nothing (KIP-101), and nobody else has written here. `missing_offset`:
-        one whose record only the source has; None: the source ends earlier.
+        A leader that knows only markers of ours may have forgotten the data before them; but a source with the same
+        leader since both sides agreed has lost nothing (KIP-101). `missing_offset`: one whose record only the source
+        has; None: the source ends earlier.
         """
         if (
             bounds.producer is None
@@ -295,11 +292,10 @@ def _apply_resume(replicator: PartitionReplicator, decision: ResumeDecision, sou
 
 
 def _can_postpone_check(replicator: PartitionReplicator, bounds: BothLogBounds, resume: ResumePoint) -> bool:
-    """Until there is something to copy: otherwise, after leaders lost producer state, many idle partitions would be
-    checked in every epoch.
+    """Until there is something to copy: otherwise many idle partitions would be checked in every epoch.
 
-    Not for a partition that ends here: both sides must have been compared. Not where a leader knows markers and no data
-    before them: it may have forgotten data, or a marker may stand in for a record.
+    Not for a partition that ends here, nor where a leader knows markers and no data before them: it may have forgotten
+    data, or a marker may stand in for a record.
     """
     is_idle = resume.offset == bounds.source_end == max(resume.gap_end, resume.seed_end)
     has_markers = bounds.producer is not None and bounds.producer.coordinator_epoch != NO_MARKER
@@ -310,7 +306,7 @@ def _can_postpone_check(replicator: PartitionReplicator, bounds: BothLogBounds, 
 def _find_unanswered_start(replicator: PartitionReplicator, bounds: BothLogBounds) -> int | None:
     """First offset that may hold an unacknowledged batch; None: there is none.
 
-    Batches that others left are at the end of the log, and are checked before anything is appended.
+    Others' batches are checked before anything is appended.
     """
     if bounds.log_end == bounds.log_start:
         return None

@@ -71,6 +71,7 @@ def resolve_leaders(
         replicator.agreed_epoch,
         to_leader.broker,
         end_unverified=replicator.aligned is None and not assigned.all_answered,
+        is_interrupted=replicator.source.is_interrupted,
         verified_end=assigned.verified_end if same_leader else None,
     )
 
@@ -83,9 +84,7 @@ def _check_topic(
     gone: FailureKind,
     recreated: FailureKind,
 ) -> bool:
-    """Whether the cluster has the partition, in the topic with the `expected` id. Otherwise tells the replicator
-    why.
-    """
+    """Compares the topic's id, too. On False the replicator has the reason."""
     partition = replicator.partition
     cluster, topic = client.name, side.cluster.topics.get(partition.topic)
     if partition.topic in side.cluster.denied:
@@ -113,10 +112,7 @@ def _check_topic(
 def _distrust_stale_broker(
     replicator: PartitionReplicator, requests: LogEndRequests, source: Leader, destination: Leader
 ) -> None:
-    """A stale broker names a leader that was none before, or an older epoch.
-
-    A partition without a leader is reported truthfully.
-    """
+    """A stale broker names an older epoch, or a leader that was none before."""
     misleading = replicator.misleading_cluster if replicator.loss_count > 1 else None
     known_leader = replicator.source_broker, replicator.source_epoch
     if source.epoch < replicator.source_epoch or (
@@ -128,10 +124,10 @@ def _distrust_stale_broker(
 
 
 def _explain_dispute(side: VerifiedMetadata, partition: Partition, expected: str) -> str:
-    """Why it is open whether the topic is gone; "" when that is certain.
+    """Empty when the topic is certainly gone.
 
-    A broker that does not respond, or any other one, may still know it. A broker that misses only the partition is
-    stale: topics never lose partitions while they keep their id.
+    A broker that does not respond, or any other one, may still know it. One that misses only the partition is stale:
+    topics never lose partitions while they keep their id.
     """
     if has_expected_topic(side.cluster, partition, expected):
         return ""
@@ -193,8 +189,8 @@ class _AlignmentRound:
 
 
 class ResumeFinder:
-    """Control requests only, in background threads; the lost partitions have nothing in flight. A round that takes
-    long, because a broker hangs, does not hold up the next one.
+    """Control requests only, in background threads; the lost partitions have nothing in flight. A hung broker's round
+    does not hold up the next one.
     """
 
     def __init__(
@@ -369,9 +365,7 @@ class ResumeFinder:
             self._resume_connected(now)
 
     def _resume_connected(self, now: float) -> None:
-        """Waits for connections here while nothing is copied; partitions whose leaders are not connected are tried
-        again.
-        """
+        """Partitions whose leaders are not connected are tried again."""
         pending = self._release_pending()
         for replicator in self._filter_connected([replicator for replicator in pending if not replicator.is_ended]):
             self._apply_decisions([(replicator, pending[replicator].decision)])

@@ -64,15 +64,12 @@ class SendQueue:
         self.bytes = 0
         self.hidden_in_flight: deque[tuple[int, int]] = deque()
         self.newest_ms = -1
-        """Time of the newest batch. Hidden records take it over: lookups by time find the same segment as without
-        them, and brokers remember the producer as long as for its data (they go by its last batch).
-        """
+        """Time of the newest batch. Hidden records take it over: lookups by time find the same segment, and brokers
+        remember the producer as long as for its data."""
 
     @property
     def is_full(self) -> bool:
-        """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon, while those
-        with nothing hold nothing up.
-        """
+        """Its own limit, or the task's. Partitions with something queued stop first: that is sent soon."""
         if self.bytes >= MAX_QUEUED_BYTES:
             return True
         return self.budget.is_half_full if self.bytes else self.budget.bytes >= self.budget.max_bytes

@@ -1,9 +1,10 @@
 """What the source reported of a partition, with ranges that it trimmed before they were copied.
 
 A gap does not show that records were lost, so such ranges are recorded before copying passes them: a task waits until
-the driver confirms. Without datagrams it goes on after a while, because it may be overtaken again; its final report
-names the range. If another leader still has the range, it is copied. Without a driver (a run's drain) the partition
-waits: the run records the report, and starts another task.
+the driver confirms. Without datagrams it goes on after a while; its final report names the range. If another leader
+still has the range, it is copied.
+
+Without a driver (a run's drain) the partition waits: the run records the report, and starts another task.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ class SourceLogState:
         "readable_end",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_interrupted: bool) -> None:
         self.fetch_position = -1
         """Newest Fetch; its response counts only at this position. -1: none since resuming."""
         self.fetch_link: object = None
         self.fetch_sent_at = math.inf
         self.last_data_at = -math.inf
-        self.is_interrupted = False
-        """The connection to its leader was lost since both sides were last seen to agree: a leader may come back with
-        an older copy of its log, under the same epoch.
+        self.is_interrupted = is_interrupted
+        """Since both sides were last seen to agree, the connection to its leader was lost, or no task was there: a
+        leader may be back with an older copy of its log, under the same epoch.
         """
         self.is_suspect = False
         self.must_fetch_alone = False

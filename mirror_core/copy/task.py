@@ -195,9 +195,8 @@ class CopyTask:
         budget = QueueBudget(assignment.max_bytes_in_flight)
         has_driver = assignment.driver_address is not None
         self._active = set[PartitionReplicator]()
-        """Those that a turn may have work for: after a change of state or new data, until they are idle. Scanning
-        thousands of idle ones would take most of a turn.
-        """
+        """Partitions that a turn may have work for, until they are idle. Scanning thousands of idle ones would take
+        most of a turn."""
         self.replicators = [
             PartitionReplicator(
                 item, uses_hidden_records=uses_hidden_records, budget=budget, active=self._active, has_driver=has_driver
@@ -280,7 +279,7 @@ class CopyTask:
         )
 
     def _finish(self) -> None:
-        """Waits for responses, and releases claims to the next task twice: it need not wait for a hung broker."""
+        """Releases claims to the next task twice: it need not wait for a hung broker."""
         for limit_s in (_FIRST_DRAIN_S, _DRAIN_S - _FIRST_DRAIN_S):
             end = time.monotonic() + limit_s
             try:
@@ -351,7 +350,6 @@ class CopyTask:
     # -- gaps and seeds ------------------------------------------------------------------------------------------
 
     def _fill_and_send(self) -> bool:
-        """True when something advanced."""
         waiting = self._sort_by_partition(candidate for candidate in self._active if candidate.queue.items)
         self._claim_client.exchange(self.replicators_by_partition)
         has_progress = self._gap_filler.fill(waiting, self.stop_s - _FILL_MARGIN_S)
@@ -415,6 +413,7 @@ class CopyTask:
         for replicator in replicators:
             broker = replicator.destination_broker
             if reason := source_reasons.get(replicator.source_broker):
+                replicator.source.mark_interrupted()
                 replicator.mark_lost(
                     reason, self.source.name if self._source_connections.has_failed(replicator.source_broker) else None
                 )

@@ -1,7 +1,5 @@
 """Keeps one mirror copying: the driver, its plans and epochs, where tasks run, metrics.
 
-Theory of operation
-
 `driver.Replication` holds the lease, and copying happens in epochs of 30 s. Each epoch: refresh the state, check that
 copying may go on (`check_may_run`), plan (`epoch_planner.Planner`), record what changed, promise in the lease until
 when tasks may write, submit tasks to a `task_runner.Runner`, and process their reports (`epoch_results.EpochResults`).
@@ -14,10 +12,6 @@ Invariants:
 - While the state topic rejects writes, tasks go on up to the promise, and none starts.
 - Nothing slow runs on the driver's thread without renewing the lease (`driver.LeaseKeepalive`). Receipts, heartbeats
   and observations have threads of their own; when these fail, copying goes on.
-- A receipt's head is in the state topic before its file is stored (`receipt_writer`).
-
-For an unplanned failover, `heartbeat_writer` writes to the source until a run begins to fence, `source_monitor` stores
-observations of it, and `observed_source` says up to when each partition is complete.
 
 Tasks report by datagrams (`datagram_receiver`) to `progress` and to the claim board of `copy.driver_messages`. A driver
 that stops says so in the responses, and waits for their receipts. `prometheus_collector` exports `counters` and

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from mirror_core.dataplane.epoch_planner import COPIED_STATES
 from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
 from mirror_core.dataplane.source_monitor import SourceWatch
+from mirror_core.decide.deletion_hold import EarlyDeletion
 from mirror_core.decide.failover_readiness import FreshnessKind
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
@@ -59,6 +60,8 @@ class CounterSnapshot:
     lease: Lease | None
     recorded: Mapping[Partition, PartitionStatus]
     copying: frozenset[Partition]
+    paused_topics: frozenset[str]
+    early_deletions: Mapping[Partition, EarlyDeletion]
     states: Mapping[tuple[str, PartitionState], int]
     throttle: int | None
     """Bytes per second from the source; None: no limit, or unknown."""
@@ -88,6 +91,8 @@ class Counters:
         self._watch: SourceWatch | None = None
         self._recorded: Mapping[Partition, PartitionStatus] = {}
         self._copying: frozenset[Partition] = frozenset()
+        self._paused_topics: frozenset[str] = frozenset()
+        self._early_deletions: Mapping[Partition, EarlyDeletion] = {}
         self._states: Counter[tuple[str, PartitionState]] = Counter()
         self._throttle: int | None = None
         self._known_ms: Mapping[FreshnessKind, int] = {}
@@ -106,10 +111,15 @@ class Counters:
         self._watch = watch
 
     def set_recorded(
-        self, statuses: Iterable[PartitionStatus], throttle: int | None, known_ms: Mapping[FreshnessKind, int]
+        self,
+        statuses: Iterable[PartitionStatus],
+        throttle: int | None,
+        known_ms: Mapping[FreshnessKind, int],
+        paused_topics: Iterable[str] = (),
     ) -> None:
         status_list = tuple(statuses)
         with self._lock:
+            self._paused_topics = frozenset(paused_topics)
             self._recorded = {status.partition: status for status in status_list}
             self._copying = frozenset(status.partition for status in status_list if status.state in COPIED_STATES)
             self._states = Counter((status.partition.topic, status.state) for status in status_list)
@@ -129,6 +139,10 @@ class Counters:
                 self._filled[topic] = max(filled, self._filled.get(topic, 0))
             self._throttle = throttle
             self._known_ms = known_ms
+
+    def set_early_deletions(self, deletions: Mapping[Partition, EarlyDeletion]) -> None:
+        with self._lock:
+            self._early_deletions = deletions
 
     def count_retry(self, work: RetriedWork) -> None:
         with self._lock:
@@ -163,6 +177,8 @@ class Counters:
                 lease=self._lease.lease if self._lease else None,
                 recorded=self._recorded,
                 copying=self._copying,
+                paused_topics=self._paused_topics,
+                early_deletions=self._early_deletions,
                 states=MappingProxyType(self._states),
                 throttle=self._throttle,
                 known_ms=self._known_ms,

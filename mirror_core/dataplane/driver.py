@@ -25,6 +25,8 @@ from mirror_core.dataplane.source_monitor import SourceWatch
 from mirror_core.dataplane.task_runner import Runner
 from mirror_core.decide.command_rules import explain_held_by, explain_not_copied, explain_preparing
 from mirror_core.decide.fence_state import has_failed_over
+from mirror_core.decide.mirror_change import list_paused_topics
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.evidence import receipt_files
 from mirror_core.evidence.file_store import is_url, open_local_folder
 from mirror_core.kafka.client import ClusterClient
@@ -49,6 +51,7 @@ from mirror_core.model.task_messages import TaskReport
 from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.lease import HeldLease, acquire_lease, make_owner_name, read_hold_clock_ms, release_at_end
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 from mirror_core.sync.offset_follower import OffsetFollower
@@ -255,7 +258,11 @@ class Replication:
 
     def _catch_up(self, planner: Planner, lease: HeldLease, work: CopyPlan) -> None:
         ends = dict(work.ends)
-        if not ends and not work.failed and not work.undecided_topics:
+        mirror = planner.link.mirror
+        paused = list_paused_topics(mirror, lease.state.partitions.get(mirror.name, {}))
+        if paused:
+            self.report_line(f"not copied, since paused: {join_limited(paused)}")
+        if not (ends or work.failed or work.undecided_topics or paused):
             raise Indeterminate(
                 f"mirror {self.link.mirror.name}: no topic on cluster {self.link.source.name} matches its filters now; "
                 "nothing was copied"
@@ -271,7 +278,7 @@ class Replication:
             }
             if not remaining:
                 self.results.summary.undecided = work.undecided_topics
-                self.results.summary.caught_up = not work.undecided_topics
+                self.results.summary.caught_up = not (work.undecided_topics or paused)
                 break
             now_s = read_steady_s()
             self._submit(lease, work, remaining, now_s, now_s + self._length.seconds)
@@ -365,10 +372,12 @@ class Replication:
     def _follow_log_start(self, planner: Planner, lease: HeldLease, work: CopyPlan, until_s: float | None) -> None:
         try:
             failures = self._keepalive.run_renewing(lease, lambda: planner.follow_log_start(work.partitions), until_s)
+            self.results.record_log_starts(lease, planner.changed_starts, planner.changed_holds)
+            self._keepalive.run_renewing(lease, planner.move_log_starts, until_s)
             self.results.record_failures(lease, failures, planner.unmoved_starts)
-            self.results.record_holds(lease, planner.changed_holds)
         except RemoteFault as error:
             _log.info("log starts could not be read; the next epoch reads them again: %s", error)
+        self.results.count_early_deletions(lease, planner.destination_starts)
 
     def _plan(self, planner: Planner, lease: HeldLease, until_s: float | None = None) -> CopyPlan:
         self.results.record_alignment(lease)
@@ -388,15 +397,17 @@ class Replication:
     def _submit(
         self, lease: HeldLease, work: CopyPlan, ends: dict[Partition, Offset] | None, start_s: float, stop_s: float
     ) -> None:
-        """Steady clock; tasks, elsewhere, get times by the wall clock as it is now."""
+        """`start_s`, `stop_s`: steady clock. Tasks get times by the wall clock as it is now."""
         partitions = work.partitions if ends is None else {p: work.partitions[p] for p in ends}
-        left = self.results.summary.failed.keys() | self._leaving
-        lags = {p: work.lags.get(p, 0) for p in partitions if p not in left}
+        skipped = self.results.summary.failed.keys() | self._leaving
+        lags = {p: work.lags.get(p, 0) for p in partitions if p not in skipped}
         if not lags:
             return
         lease.renew(writers_end_s=stop_s + _STOP_MARGIN_S)
         self._epoch_number += 1
         submitted_ms = now_ms()
+        if self._watch.monitor.pop_interruption():
+            self.results.answered_partitions.clear()  # also of partitions that this epoch does not copy
         start_ms = submitted_ms + round((start_s - read_steady_s()) * 1000)
         epoch = CopyEpoch(
             number=self._epoch_number,
@@ -446,7 +457,15 @@ class Replication:
                 self._length.update(running_epoch.epoch, reports)
                 number, lasted_s = running_epoch.epoch.number, max(0.0, read_steady_s() - running_epoch.start_s)
                 self._watch.reported_ends.add_reports(number, reports)
-                self.results.add_epoch(lease, number, lasted_s, reports, newest_epoch=self._epoch_number, final=final)
+                self.results.add_epoch(
+                    lease,
+                    number,
+                    lasted_s,
+                    reports,
+                    partitions=running_epoch.partitions,
+                    newest_epoch=self._epoch_number,
+                    final=final,
+                )
         self.results.record_trimmed(lease, final=final)
 
     def _handle_epoch_failure(self, lease: HeldLease, epoch: CopyEpoch, error: MirrorError, *, final: bool) -> None:
@@ -481,10 +500,8 @@ def check_may_run(state: State, link: MirrorLink) -> None:
     # Until a failover takes over, the data plane keeps the lag small.
     is_taken_over = run is not None and any((run.id, step) in state.steps for step in _TAKEOVER_STEPS)
     if run is not None and (run.plan.kind is not RunKind.FAILOVER or is_taken_over):
-        raise HeldByRun(
-            f"mirror {name}: replicate",
-            [f"{explain_held_by(run, observe_conductor(link.destination, state, run))}; it copies the rest itself"],
-        )
+        holder = explain_held_by(run, observe_conductor(link.destination, state, run), list_run_verbs(state, run))
+        raise HeldByRun(f"mirror {name}: replicate", [f"{holder}; it copies the rest itself"])
     if mirror.is_preparing:
         raise HeldByRun(f"mirror {name}: replicate", [explain_preparing(mirror)])
     if mirror.desired is not DesiredState.STARTED:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.decide.deletion_hold import LogStarts, decide_holds
+from mirror_core.decide.deletion_hold import LogStarts, decide_holds, find_newer_starts
 from mirror_core.decide.failure_remedies import make_deletion_failure, make_written_failure
 from mirror_core.decide.gaps_and_resume import find_counted_end
 from mirror_core.decide.mirror_change import ENDED_STATES, list_leaving_topics
@@ -67,8 +67,7 @@ def select_retries(
     """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
 
     Empty while a run holds the mirror (`is_held`): its plan relies on which partitions were FAILED. Of a topic of which
-    nothing is copied (`copied_states`) only one partition is tried: a missing right is missing for all. Where another
-    topic stands in the way each plan looks again: its owner may have deleted it.
+    nothing is copied (`copied_states`) only one is tried: a missing right is missing for all.
     """
     if is_held:
         return {}
@@ -101,7 +100,10 @@ def _is_obstructed(status: PartitionStatus) -> bool:
 
 
 def reset_failed(status: PartitionStatus) -> PartitionStatus | None:
-    """As it restarts; None: as if never seen. Topic ids stay, so that a replaced topic is noticed."""
+    """As it restarts. Topic ids stay, so that a replaced topic is noticed.
+
+    None: as if never seen.
+    """
     if not status.destination_topic_id:
         return None
     state = apply_events(status.state, PartitionEvent.RECOVER)
@@ -142,9 +144,15 @@ class Planner:
     hold_ms: int = 0
     read_broker_clock_ms: Callable[[], int | None] = lambda: None
     """By the destination's brokers: a host's clock that is set ahead would end a hold."""
+    followed_starts: dict[Partition, Offset] = field(default_factory=dict)
+    destination_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    """As last read, also where the source does not answer."""
+    changed_starts: Mapping[Partition, Offset] = field(default_factory=dict)
+    """To be recorded as `PartitionStatus.followed_start`, before log starts are moved."""
+    due_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     held_deletions: dict[Partition, HeldDeletion] = field(default_factory=dict)
     changed_holds: Mapping[Partition, HeldDeletion | None] = field(default_factory=dict)
-    """To be recorded. Deletions follow by what an earlier call left here."""
+    """To be recorded. A deletion follows only what an earlier call left here."""
     leaving: set[Partition] = field(default_factory=set)
     """Never given to a task again, also where a plan was not recorded."""
     may_be_written: Callable[[Partition], bool] = lambda partition: True
@@ -154,7 +162,7 @@ class Planner:
         """Creates missing topics; returns what to copy.
 
         `all_ends`: every end is needed; raises Unreachable for a partition without a leader. Otherwise such partitions
-        are left to their tasks, and hold up no others.
+        are left to their tasks.
         """
         self.undecided_topics = []
         mirror = self.link.mirror.name
@@ -179,7 +187,9 @@ class Planner:
         self._refuse_written_newcomers(recorded, planned, all_ends=all_ends)
         self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
         self._note_initial_starts(planned)
-        copied = [p for p, status in planned.items() if status.state in COPIED_STATES]
+        paused_topics = frozenset(self.link.mirror.paused_topics)
+        copied = [p for p, s in planned.items() if s.state in COPIED_STATES and p.topic not in paused_topics]
+        self.followed_starts = {p: start for p in copied if (start := planned[p].followed_start) is not None}
         self.held_deletions = {p: held for p in copied if (held := planned[p].held_deletion) is not None}
         # Reuse the leaders just described unless topics were created: metadata costs more than offsets.
         must_refresh = all_ends or bool(placement.rows)
@@ -220,24 +230,21 @@ class Planner:
         return {**planned, **stop_departed(self.destination, quiet)}
 
     def follow_log_start(self, partitions: Iterable[Partition]) -> list[PartitionFailure]:
-        """Moves the destination's log starts up to the source's, after the hold; it must not trim by its own clock.
+        """Finds the destination's log starts that are to be moved up to the source's (`move_log_starts`).
 
         Returns what somebody else trimmed there, seen twice: a new leader may not know at once how far the old one had
         trimmed.
         """
-        wanted, self.changed_holds = list(partitions), {}
+        wanted, self.changed_holds, self.changed_starts, self.due_starts = list(partitions), {}, {}, {}
         if not wanted:
             return []
         # In this order: what was trimmed here was trimmed there before.
-        destination_starts = _fetch_known_offsets(
+        self.destination_starts = destination_starts = _fetch_known_offsets(
             self.destination, wanted, OffsetPoint.START, topics=self.destination_leaders
         )
         source_starts = _fetch_known_offsets(self.source, wanted, OffsetPoint.START, topics=self.source_leaders)
-        starts = {
-            p: (destination_start, source_start)
-            for p, destination_start in destination_starts.items()
-            if (source_start := source_starts.get(p)) is not None
-        }
+        starts = {p: (start, source_starts[p]) for p, start in destination_starts.items() if p in source_starts}
+        self.changed_starts = find_newer_starts(source_starts, self.initial_starts, self.followed_starts)
         to_move = {p for p, (destination_start, source_start) in starts.items() if destination_start < source_start}
         trimmed_early = {
             p
@@ -252,17 +259,21 @@ class Planner:
         behind = {p: source_starts[p] for p in sorted(to_move & positions.keys()) if source_starts[p] <= positions[p]}
         self.unmoved_starts = {}
         levelled = self.held_deletions.keys() & starts.keys() - to_move
-        due = self._apply_hold({p: LogStarts(*starts[p]) for p in behind.keys() | levelled})
+        self.due_starts = self._apply_hold({p: LogStarts(*starts[p]) for p in behind.keys() | levelled})
+        return [
+            make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
+        ]
+
+    def move_log_starts(self) -> None:
+        """After the hold, and after `changed_starts` are recorded: the destination must not trim by its own clock."""
+        self.followed_starts |= self.changed_starts  # there may be no plan before the next call
         try:
-            if due:
-                delete_records(self.destination, due)
+            if self.due_starts:
+                delete_records(self.destination, self.due_starts)
         except Unreachable:
             raise
         except RemoteFault as error:  # the others are moved
             self.unmoved_starts = {p: str(reason) for p, reason in error.refused.items()}
-        return [
-            make_deletion_failure(self.destination.name, p, source_starts[p], destination_starts[p]) for p in confirmed
-        ]
 
     def _apply_hold(self, starts: Mapping[Partition, LogStarts]) -> Mapping[Partition, Offset]:
         clock_ms = self.read_broker_clock_ms() if self.hold_ms and starts else None
@@ -283,7 +294,8 @@ class Planner:
         copied = {p: status for p, status in planned.items() if status.state in COPIED_STATES}
         unknown = [p for p, status in copied.items() if status.initial_log_start is None]
         starts = _fetch_known_offsets(self.destination, unknown, OffsetPoint.START) if unknown else {}
-        planned.update({p: replace(copied[p], initial_log_start=start) for p, start in starts.items()})
+        for p, start in starts.items():
+            planned[p] = replace(copied[p], initial_log_start=start, followed_start=start)
         self.initial_starts = {
             p: status.initial_log_start for p in copied if (status := planned[p]).initial_log_start is not None
         }
@@ -309,7 +321,7 @@ class Planner:
     def _skip_disputed(
         self, recorded: Mapping[Partition, PartitionStatus], planned: dict[Partition, PartitionStatus]
     ) -> None:
-        """Topics that one broker reports as replaced and another does not, or may not: the next plan checks again."""
+        """One broker reports these topics as replaced and another does not: the next plan checks again."""
         changed = [(status.partition, status.kind) for status in _find_changed(recorded, planned)]
         for client, kind in ((self.source, FailureKind.RECREATED), (self.destination, FailureKind.REPLACED)):
             disputed = [p for p, changed_kind in changed if changed_kind is kind]
@@ -333,10 +345,7 @@ class Planner:
         *,
         all_ends: bool,
     ) -> None:
-        """New partitions of recorded topics must be empty: their first record is copied after they are recorded.
-
-        Those whose end is unknown wait for the next plan.
-        """
+        """New partitions of recorded topics must be empty. Those whose end is unknown wait for the next plan."""
         known_partitions = {p: status for p, status in recorded.items() if status.destination_topic_id}
         topics = {p.topic for p in known_partitions}
         newcomers = [
@@ -362,8 +371,7 @@ class Planner:
     ) -> None:
         """Copied topics missing from the listing twice: a broker without controllers may list old metadata.
 
-        What another broker knows is copied. It is deleted once all brokers say so. `is_only_plan`: there is no next
-        plan.
+        Deleted once all brokers say so. `is_only_plan`: there is no next plan.
         """
         missing_topics = {
             p.topic for p, status in recorded.items() if status.state in COPIED_STATES and p.topic not in topics
@@ -400,7 +408,6 @@ class Planner:
 
 
 def to_stopping(status: PartitionStatus) -> PartitionStatus:
-    """Its topic leaves the mirror: no task is given it any more."""
     is_ended = status.state in ENDED_STATES
     return status if is_ended else replace(status, state=apply_events(status.state, PartitionEvent.STOP))
 
@@ -420,9 +427,9 @@ def stop_departed(
     present = {p for p, s in stopping.items() if p.topic in topics and topics[p.topic].id == s.destination_topic_id}
     unlisted = [p for p in stopping if p.topic not in topics]
     absent = check_presence(destination, unlisted).absent if unlisted else frozenset[Partition]()
-    gone = absent | {p for p in stopping if p.topic in topics and p not in present}
+    missing = absent | {p for p in stopping if p.topic in topics and p not in present}
     ends = _fetch_known_offsets(destination, present, OffsetPoint.LOG_END)
-    return {p: to_stopped(status, ends.get(p)) for p, status in stopping.items() if p in ends or p in gone}
+    return {p: to_stopped(status, ends.get(p)) for p, status in stopping.items() if p in ends or p in missing}
 
 
 def _plan_status(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -12,7 +12,7 @@ from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyEpoch, CopyPlan, mark_aligned, mark_failed
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
 from mirror_core.decide.clock_skew import to_broker_clock_ms
-from mirror_core.decide.deletion_hold import format_held_deletions
+from mirror_core.decide.deletion_hold import find_early_deletions, format_held_deletions
 from mirror_core.decide.failover_readiness import list_newest_times
 from mirror_core.decide.gaps_and_resume import count_deletions, sum_never_copied
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -96,6 +96,7 @@ class EpochResults:
         lasted_s: float,
         reports: tuple[TaskReport, ...],
         *,
+        partitions: Set[Partition],
         newest_epoch: int,
         final: bool,
     ) -> None:
@@ -114,14 +115,11 @@ class EpochResults:
             if self._is_current_copy(epoch, alignment.partition)
         )
         self._trimmed_ranges.update((trimmed, None) for report in reports for trimmed in report.trimmed_ranges)
+        answered = {alignment.partition for alignment in aligned if alignment.all_answered}
         if epoch >= self._newest_ended:
-            self.answered_partitions.update(alignment.partition for alignment in aligned if alignment.all_answered)
+            self.answered_partitions.update(answered)
             self._newest_ended = epoch
-        self.answered_partitions.difference_update(
-            alignment.partition for alignment in aligned if not alignment.all_answered
-        )
-        if any(report.retry_reason and not report.aligned for report in reports):
-            self.answered_partitions.clear()  # a failed task does not report what it sent
+        self.answered_partitions.difference_update(partitions - answered)  # a failed task does not report what it sent
         self.receipts.add(lease.generation, epoch, receipts)
         _log.debug("ended: %d receipts", len(receipts), epoch=epoch)
         for number, report in enumerate(reports):
@@ -244,13 +242,18 @@ class EpochResults:
         for failure in failures:
             self.report_failure(failure.partition, failure.reason)
 
-    def record_holds(self, lease: HeldLease, changed: Mapping[Partition, HeldDeletion | None]) -> None:
-        """Since when deletions are held, so that no restart begins a hold anew."""
+    def record_log_starts(
+        self, lease: HeldLease, followed: Mapping[Partition, Offset], holds: Mapping[Partition, HeldDeletion | None]
+    ) -> None:
+        """And since when deletions are held, so that no restart begins a hold anew."""
         name, statuses = self.link.mirror.name, lease.state.partitions.get(self.link.mirror.name, {})
-        updated = {p: replace(statuses[p], held_deletion=held) for p, held in changed.items() if p in statuses}
+        moved = {p: replace(statuses[p], followed_start=start) for p, start in followed.items() if p in statuses}
+        held_statuses = {**statuses, **moved}
+        updated = {p: replace(held_statuses[p], held_deletion=held) for p, held in holds.items() if p in statuses}
+        if records := [PartitionRecord(name, status) for status in {**moved, **updated}.values()]:
+            lease.put(*records)
         if not updated:
             return
-        lease.put(*(PartitionRecord(name, status) for status in updated.values()))
         if text := format_held_deletions({p: s for p, s in updated.items() if s.state in COPIED_STATES}):
             hold, mirror = format_duration_ms(self.link.config.deletion_hold_ms(name)), self.link.mirror
             self.report_line(
@@ -265,7 +268,12 @@ class EpochResults:
         if groups is not None:
             groups = replace(groups, synced_ms=to_broker_clock_ms(groups.synced_ms, lease.clock_ahead_ms))
         known_since_ms = list_newest_times(name, groups, proof, iter(state.runs.values()), statuses)
-        self.counters.set_recorded(statuses.values(), state.mirrors[name].throttle, dict(known_since_ms))
+        mirror = state.mirrors[name]
+        self.counters.set_recorded(statuses.values(), mirror.throttle, dict(known_since_ms), mirror.paused_topics)
+
+    def count_early_deletions(self, lease: HeldLease, log_starts: Mapping[Partition, Offset]) -> None:
+        statuses = lease.state.partitions.get(self.link.mirror.name, {})
+        self.counters.set_early_deletions(find_early_deletions(statuses.values(), log_starts))
 
     def apply_plan(self, plan: CopyPlan, *, newest_epoch: int) -> None:
         self.clear_failures(plan.partitions, newest_epoch=newest_epoch)
@@ -310,7 +318,7 @@ def raise_if_failed(summary: ReplicationSummary) -> None:
 
 
 class EpochLength:
-    """A comparison that its task does not finish starts anew: a long one gets a longer epoch."""
+    """A comparison that its task does not finish starts anew, so a long one gets a longer epoch."""
 
     def __init__(self, usual_s: float, report_line: Callable[[str], None]) -> None:
         self._usual_s, self._report_line = usual_s, report_line

@@ -111,9 +111,9 @@ METRICS: Final = (
         "mirrorbook_missing_known_offsets",
         "gauge",
         (),
-        "the source's ends (high watermarks) as last seen, however long ago, minus positions, partitions added up, and "
-        "all of those that have no copy: what an unplanned failover is known to lose. Absent while a position is not "
-        "known, as of a FAILED partition",
+        "the source's ends (high watermarks) as last seen, however long ago, minus positions, partitions added up, "
+        "all of those that have no copy, and beginnings that were deleted on the destination only: what an unplanned "
+        "failover is known to lose. Absent while a position is not known, as of a FAILED partition",
     ),
     MetricDescription(
         "mirrorbook_not_whole_since_timestamp_seconds",

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.forecast_accuracy import select_application_partitions
-from mirror_core.decide.mirror_snapshot import is_healthy
+from mirror_core.decide.mirror_snapshot import is_healthy, select_application_partitions
 from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.model.mirror import FailureKind, NameFilters, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -36,7 +35,8 @@ MAX_OBSERVATIONS: Final = 8
 
 class RecoveryPoints:
     def __init__(self, reached: Mapping[Partition, ObservedEnd] = MappingProxyType({})) -> None:
-        self._unreached: dict[Partition, list[ObservedEnd]] = {}
+        # Complete again once a position says so.
+        self._unreached = {partition: [observation] for partition, observation in reached.items()}
         self._reached = dict(reached)
 
     def add_observations(self, observed: Mapping[Partition, ObservedEnd]) -> None:
@@ -49,6 +49,9 @@ class RecoveryPoints:
             unreached.append(observation)
             if len(unreached) > MAX_OBSERVATIONS:
                 unreached[:] = unreached[::2]
+
+    def add_reached(self, observed: Mapping[Partition, ObservedEnd]) -> None:
+        self._reached |= observed
 
     def get_incomplete(self) -> frozenset[Partition]:
         return frozenset(p for p, unreached in self._unreached.items() if unreached)
@@ -112,6 +115,8 @@ class ObservedSource:
     transactions_ms: int | None = None
     at_ms: int = 0
     recovery_points: RecoveryPoints = field(default_factory=RecoveryPoints)
+    seen_empty: dict[Partition, ObservedEnd] = field(default_factory=dict)
+    """Before they were copies."""
     recorded: Mapping[Partition, PartitionStatus] = field(default_factory=dict)
     unrecorded: frozenset[Partition] = frozenset()
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -136,6 +141,7 @@ class ObservedSource:
             previous_id = self.topic_ids.get(name) or (first_status.source_topic_id if first_status else description.id)
             if previous_id != description.id:  # another topic's ends
                 self.observed_ends = {p: observed for p, observed in self.observed_ends.items() if p.topic != name}
+                self.seen_empty = {p: observed for p, observed in self.seen_empty.items() if p.topic != name}
                 self.log_starts = {p: start for p, start in self.log_starts.items() if p.topic != name}
                 self.end_epochs = {p: row for p, row in self.end_epochs.items() if p.topic != name}
                 self.rewritten = {p: row for p, row in self.rewritten.items() if p.topic != name}
@@ -166,8 +172,11 @@ class ObservedSource:
             and self._find_changed_id(partition.topic, recorded_status) in ("", recorded_status.source_topic_id)
         )
 
+    def _was_ever_copy(self, partition: Partition) -> bool:
+        status = self.recorded.get(partition)
+        return status is not None and bool(status.destination_topic_id)
+
     def _is_deleted(self, partition: Partition) -> bool:
-        """Known from a plan, which asks every broker."""
         status = self.recorded.get(partition)
         is_gone = status is not None and status.kind is FailureKind.GONE
         return is_gone and not self._find_changed_id(partition.topic, status)
@@ -227,7 +236,14 @@ class ObservedSource:
             elif epoch == status.source_epoch or self.end_epochs.get(partition, (epoch,))[0] == epoch:
                 self.end_epochs[partition] = epoch, ends[partition]
 
-    def update_ends(self, at_ms: int, ends: Mapping[Partition, Offset], offline: Collection[Partition]) -> None:
+    def update_ends(
+        self,
+        at_ms: int,
+        ends: Mapping[Partition, Offset],
+        offline: Collection[Partition],
+        confirmed_ms: Mapping[Partition, int | None] = MappingProxyType({}),
+    ) -> None:
+        """`confirmed_ms`: of `ends` that may be older than `at_ms`; None: unknown."""
         if self.at_ms:
             known_ends = self.observed_ends
             partitions = select_application_partitions(known_ends.keys() & ends.keys())
@@ -235,10 +251,19 @@ class ObservedSource:
             self.append_rate.add_growth(self.at_ms, at_ms, offsets)
         self.at_ms = at_ms
         self.offline = frozenset(p for p in offline if not self._is_deleted(p))
-        observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items()}
+        observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items() if p not in confirmed_ms}
+        for p, told_ms in confirmed_ms.items():
+            known = self.observed_ends.get(p)
+            if known is not None and known.at_ms > (told_ms or 0):
+                observed[p] = ObservedEnd(max(known.end, ends[p]), known.at_ms)
+            elif told_ms is not None:
+                observed[p] = ObservedEnd(ends[p], told_ms)
         self.observed_ends |= observed
         copies = {p for p, status in self.recorded.items() if self._is_copy(p, status)}
         self.recovery_points.keep_only(copies)
+        self.recovery_points.add_reached({p: observed for p, observed in self.seen_empty.items() if p in copies})
+        empty = {p: observation for p, observation in observed.items() if not observation.end}
+        self.seen_empty = {p: seen for p, seen in (self.seen_empty | empty).items() if not self._was_ever_copy(p)}
         self.recovery_points.add_observations({p: observation for p, observation in observed.items() if p in copies})
 
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
@@ -257,6 +282,7 @@ class ObservedSource:
         known, uncopied = self.get_known_partitions(), self.get_uncopied_partitions()
         topic_names = {p.topic for p in known}
         self.observed_ends = {p: observed for p, observed in self.observed_ends.items() if p in known}
+        self.seen_empty = {p: observed for p, observed in self.seen_empty.items() if p in known}
         self.log_starts = {p: start for p, start in self.log_starts.items() if p in uncopied}
         self.topic_ids = {topic: topic_id for topic, topic_id in self.topic_ids.items() if topic in topic_names}
 
@@ -366,7 +392,7 @@ def restore_observed(previous: SourceObservation, recorded: Mapping[Partition, P
     return ObservedSource(
         previous.mirror,
         ends,
-        recovery_points=RecoveryPoints(dict(previous.get_recovery_points())),
+        recovery_points=RecoveryPoints({**dict(previous.get_recovery_points()), **dict(previous.get_complete())}),
         unrecorded=frozenset(previous.get_partitions()),  # until the record is read
         topic_ids=topic_ids,
         log_starts=dict(previous.get_starts()),

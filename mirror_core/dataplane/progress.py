@@ -29,11 +29,11 @@ class PartitionFigures:
     position: Offset
     """Next offset to copy."""
     source_end: Offset | None
-    """Last stable offset; None: unknown."""
+    """Last stable offset."""
     lag: int | None
     time_lag_s: float | None
-    """Since the source's end passed the position; None: unknown. At most a second too long, and in a long backlog an
-    eighth of the time for which it grew.
+    """Since the source's end passed the position. At most a second too long, and in a long backlog an eighth of the
+    time for which it grew.
     """
     source_age_s: float | None
     """Since the source's end was seen; None: never."""
@@ -220,8 +220,7 @@ class ProgressTracker:
 class ReportedEnds:
     """Up to where tasks' reports are contiguous (next offset). Thread-safe.
 
-    Records that another producer appends under the mirror's producer id leave a hole between two reports: no task says
-    that it appended these offsets, or compared them with the source.
+    Records that another producer appends under the mirror's producer id leave a hole between two reports.
     """
 
     def __init__(self, ends: Mapping[Partition, int]) -> None:

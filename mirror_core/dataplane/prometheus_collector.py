@@ -99,7 +99,8 @@ def _build_source_samples(
         for topic, count in Counter(p.topic for p in counts.observation.get_offline_partitions()).items():
             yield _MetricSample("mirrorbook_source_leaderless_partitions", (topic,), count)
         positions = {p: figures[p].position for p in counts.copying & figures.keys()}
-        if (missing := count_missing(counts.recorded, counts.observation, positions)) is not None:
+        missing = count_missing(counts.recorded, counts.observation, positions, counts.early_deletions)
+        if missing is not None:
             yield _MetricSample("mirrorbook_missing_known_offsets", (), missing)
     incomplete_since = defaultdict[str, list[int]](list)
     for partition, at_ms in counts.incomplete_since_ms.items():
@@ -118,6 +119,8 @@ def _build_lag_samples(
 ) -> Iterator[_MetricSample]:
     by_topic: dict[str, list[PartitionFigures | None]] = defaultdict(list)
     for partition in counts.copying:
+        if partition.topic in counts.paused_topics:
+            continue
         by_topic[partition.topic].append(figures.get(partition))
     for topic, of_topic in sorted(by_topic.items()):
         # One unknown partition makes the topic's sum unknown.

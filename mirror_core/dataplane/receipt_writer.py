@@ -96,7 +96,6 @@ class ReceiptWriter:
         ).start()
 
     def _pack_waiting(self) -> None:
-        """A hung store or head may take hours."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closing or self._find_unpacked() is not None)

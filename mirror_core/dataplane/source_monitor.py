@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
@@ -18,10 +18,11 @@ from mirror_core.dataplane.progress import ReportedEnds
 from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.filters import build_topic_filter
 from mirror_core.kafka.client import ClusterClient, Leader, TopicMetadata
+from mirror_core.kafka.cluster_info import fetch_metadata_ages_ms, supports_describe_quorum
 from mirror_core.kafka.leader_epochs import list_epoch_ends
 from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_available_offsets
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
-from mirror_core.model.errors import ConnectionRefused, MirrorError, RemoteFault, Unreachable
+from mirror_core.model.errors import ConnectionRefused, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
@@ -30,6 +31,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
+from mirror_core.model.text import join_limited
 from mirror_core.model.timing import TIMEOUTS, SteadyClock, now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
@@ -48,6 +50,40 @@ MB, and 0.1 to 0.25 s to parse.
 """
 _MAX_LISTING_PAUSE_S: Final = 30.0
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
+_MAX_METADATA_AGE_MS: Final = 3_000
+"""Brokers fetch twice a second; shorter than `broker.session.timeout.ms`."""
+
+
+class BrokerConfirmations:
+    """When brokers had the newest metadata. One that is cut off from controllers tells old leaders and ends."""
+
+    def __init__(self, clock: SteadyClock) -> None:
+        self._clock = clock
+        self._confirmed_ms: dict[int, int] = {}
+        self._can_confirm: bool | None = None
+        """False: ZooKeeper, Kafka before 3.3, or no DESCRIBE."""
+
+    def update(self, client: ClusterClient) -> None:
+        if self._can_confirm is False:
+            return
+        try:
+            self._can_confirm = self._can_confirm or supports_describe_quorum(client)
+            if self._can_confirm:
+                requested_ms = self._clock.now_ms()
+                for broker, age_ms in fetch_metadata_ages_ms(client).items():
+                    self._confirmed_ms[broker] = max(requested_ms - age_ms, self._confirmed_ms.get(broker, 0))
+        except MissingPermission:
+            self._can_confirm = False
+        except MirrorError as error:
+            _log.debug("no controller has answered: %s", error)
+            client.mark_metadata_stale()
+
+    def find_confirmed_ms(self, at_ms: int, brokers: Iterable[int]) -> int | None:
+        """`at_ms`, or earlier: when what they told was true. None: unknown."""
+        if self._can_confirm is False:
+            return at_ms
+        confirmed_ms = min((self._confirmed_ms.get(broker, 0) for broker in brokers), default=at_ms)
+        return at_ms if at_ms - confirmed_ms <= _MAX_METADATA_AGE_MS else confirmed_ms or None
 
 
 class SourceMonitor:
@@ -62,6 +98,9 @@ class SourceMonitor:
         """`recorded`: with `previous`."""
         self._link = link
         self._clock = SteadyClock()
+        self._confirmations = BrokerConfirmations(self._clock)
+        self._brokers = frozenset[int]()
+        self._unconfirmed_brokers = frozenset[int]()
         self._observed = restore_observed(previous, recorded) if previous else ObservedSource(link.mirror.name, {})
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -73,6 +112,8 @@ class SourceMonitor:
         self.newest_observation = previous
         self._generation = generation
         self._refused_ms: int | None = None
+        self._opened_connections = 0
+        self._was_interrupted = False
         self.has_observed = False
         """The newest observation is this process's."""
         self.incomplete_since: Mapping[Partition, int] = {}
@@ -89,6 +130,13 @@ class SourceMonitor:
             observation, self._unrecorded = self._unrecorded, None
             return observation
 
+    def pop_interruption(self) -> bool:
+        """Whether the source was away for a moment since the last call: it failed, or a connection to it did."""
+        if not self._was_interrupted:
+            return False
+        self._was_interrupted = False  # one noticed meanwhile is answered by this True
+        return True
+
     def start(self) -> None:
         self._thread.start()
 
@@ -96,23 +144,31 @@ class SourceMonitor:
         """Does not wait: a dead source may use up its timeout."""
         self._stop.set()
 
-    def observe(self, source: ClusterClient, destination: ClusterClient) -> SourceObservation:
+    def observe(
+        self, source: ClusterClient, destination: ClusterClient, controllers: ClusterClient | None = None
+    ) -> SourceObservation:
         observed_source = self._observed
         observed_source.set_recorded(self._recorded)
+        self._confirmations.update(controllers or source)
         described = self._describe(source)
         observed_source.forget_unknown()
         partitions = observed_source.get_known_partitions()
         requested_ms = self._clock.now_ms()
         ongoing = self._find_open_transactions(source, {p.topic for p in partitions})
-        if ongoing is not None:
-            observed_source.update_open_transactions(requested_ms, ongoing)
+        told_ms = self._confirmations.find_confirmed_ms(requested_ms, self._brokers)
+        if told_ms is None:
+            ongoing = None
+        elif ongoing is not None:
+            observed_source.update_open_transactions(told_ms, ongoing)
         leaders = {
             Partition(name, index): leader for name, t in described.items() for index, leader in t.partitions.items()
         }
         self._compare_epochs(source, leaders)
         requested_ms = self._clock.now_ms()
         log_ends = list_available_offsets(source, partitions, OffsetPoint.HIGH_WATERMARK, topics=described)
-        observed_source.update_ends(requested_ms, log_ends.offsets, log_ends.offline)
+        tellers = {p: leaders[p].broker for p in log_ends.offsets if p in leaders}
+        confirmed_ms = self._find_confirmed_ms(source, tellers, requested_ms)
+        observed_source.update_ends(requested_ms, log_ends.offsets, log_ends.offline, confirmed_ms)
         observed_source.update_end_epochs(log_ends.leader_epochs, log_ends.offsets)
         self._fetch_log_starts(source, described)
         if ongoing is not None:
@@ -125,6 +181,8 @@ class SourceMonitor:
             else:
                 observed_source.forget_copied(positions)
                 observed_source.recovery_points.update_positions(positions)
+        self._was_interrupted |= source.opened_connections > self._opened_connections > 0
+        self._opened_connections = source.opened_connections
         set_by_ms = self._measure_set_by_ms()
         observation = shift_times(observed_source.to_observation(), set_by_ms)
         incomplete_since = observed_source.recovery_points.get_incomplete_since()
@@ -140,6 +198,7 @@ class SourceMonitor:
 
     def record_failure(self, error: MirrorError) -> None:
         """From its first refused connection a source is counted as taking nothing more, until one is accepted."""
+        self._was_interrupted = True
         refused_ms = (self._refused_ms or self._clock.now_ms()) if isinstance(error, ConnectionRefused) else None
         is_change, self._refused_ms = refused_ms != self._refused_ms, refused_ms
         newest = self.newest_observation
@@ -155,7 +214,7 @@ class SourceMonitor:
         started_at, requested_ms = time.monotonic(), self._clock.now_ms()
         if started_at >= self._list_topics_at:
             try:
-                described = source.metadata().topics
+                metadata = source.metadata()
             except Unreachable:
                 raise
             except RemoteFault as error:
@@ -165,6 +224,7 @@ class SourceMonitor:
                 self._list_topics_at = listed_at + min(
                     _LISTING_PAUSE_FACTOR * (listed_at - started_at), _MAX_LISTING_PAUSE_S
                 )
+                self._brokers, described = frozenset(metadata.brokers), metadata.topics
                 recorded_topics = {p.topic for p in self._recorded}
                 mirror = self._link.mirror
                 filtered = build_topic_filter(mirror)
@@ -173,14 +233,32 @@ class SourceMonitor:
                     for name, description in described.items()
                     if name in recorded_topics or (name in filtered and not description.internal)
                 }
-                self._observed.update_topics(selected, requested_ms, mirror.topic_filters)
+                # A broker whose listing may be old is among those that it lists.
+                listed_ms = self._confirmations.find_confirmed_ms(requested_ms, self._brokers)
+                if listed_ms != requested_ms and (listed_ms or 0) <= (self._observed.listed_ms or 0):
+                    listed_ms = None  # topics that were listed since are still there
+                self._observed.update_topics(selected, listed_ms, mirror.topic_filters)
                 return selected
-        described = source.metadata({p.topic for p in self._observed.get_known_partitions()}).topics
-        self._observed.update_topics(described, None)
-        return described
+        metadata = source.metadata({p.topic for p in self._observed.get_known_partitions()})
+        self._brokers = frozenset(metadata.brokers)
+        self._observed.update_topics(metadata.topics, None)
+        return metadata.topics
+
+    def _find_confirmed_ms(
+        self, source: ClusterClient, tellers: Mapping[Partition, int], at_ms: int
+    ) -> dict[Partition, int | None]:
+        confirmed_ms = {b: self._confirmations.find_confirmed_ms(at_ms, (b,)) for b in set(tellers.values())}
+        unconfirmed = frozenset(broker for broker, told_ms in confirmed_ms.items() if told_ms != at_ms)
+        if unconfirmed:
+            source.mark_metadata_stale()
+            if unconfirmed != self._unconfirmed_brokers:
+                listed = join_limited(sorted(unconfirmed))
+                _log.info("brokers may be cut off from their controllers: %s", listed, mirror=self._link.mirror.name)
+        self._unconfirmed_brokers = unconfirmed
+        return {p: confirmed_ms[broker] for p, broker in tellers.items() if broker in unconfirmed}
 
     def _compare_epochs(self, source: ClusterClient, leaders: Mapping[Partition, Leader]) -> None:
-        """A source that loses the end of its log writes other records at offsets that are copied already."""
+        """A source that lost its log's end writes other records at copied offsets."""
         set_back = self._find_set_back(source, leaders)
         epochs = self._observed.list_ended_epochs(leaders) | set_back
         by_leader: dict[int, list[Partition]] = {}
@@ -233,12 +311,13 @@ class SourceMonitor:
         with (
             ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as source,
             ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination,
+            source.clone() as controllers,
         ):
             pause = 0.0
             while not self._stop.wait(pause):
                 started_at, pause = time.monotonic(), OBSERVE_INTERVAL_S
                 try:
-                    pause = _compute_pause_s(self.observe(source, destination))
+                    pause = _compute_pause_s(self.observe(source, destination, controllers))
                     last_error = ""
                 except MirrorError as error:
                     self.record_failure(error)
@@ -260,7 +339,6 @@ def shift_times(observation: SourceObservation, by_ms: int) -> SourceObservation
 
 
 def _read_previous(lease: HeldLease, mirror: MirrorName) -> SourceObservation | None:
-    """By this machine's clock."""
     previous = lease.state.source_observations.get(mirror)
     appended_ms = lease.state.find_append_time_ms(previous)
     if previous is None or appended_ms is None:

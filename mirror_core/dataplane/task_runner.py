@@ -142,7 +142,7 @@ class LocalCopy:
                 )
 
     def _assignment(self, ends: dict[Partition, Offset], end_s: float, deadline_s: float) -> Assignment:
-        """Steady clock."""
+        """`end_s`, `deadline_s`: steady clock."""
         mirror, start_ms, left_s = self.link.mirror, now_ms(), end_s - read_steady_s()
         stop_ms = start_ms + math.ceil(left_s * 1000)
         # As recorded: a source truncated or recreated since must not pass for the copied one.

@@ -1,7 +1,6 @@
 """Pure decisions: a snapshot in, a plan, a decision or its reasons out. No client, no clock, no I/O.
 
 Callers read both clusters and the state topic, pass what they saw with the time of their clock, and act on the result.
-So every rule is tested without a broker.
 
 Invariants:
 
@@ -10,9 +9,6 @@ Invariants:
   checked again before the fence and before promotion.
 - A run's `failover_scope.FailoverScope` is fixed when the run begins. Later steps show that they covered it.
 - Rules run before a process takes control of a mirror, and again afterwards, since it may have been paused between.
-- A healthy mirror log ends at next sequence + filled offsets (`gaps_and_resume`); anything else is a half filled gap,
-  a foreign write, or a forgotten producer.
-- What the ledger does not know belongs to others and is never changed (`acl_plan`, `quota_plan`).
 
 Order: `mirror_snapshot` -> `loss_bound`, `failover_scope` -> `plan_figures` -> `failover_plan` -> `failover_readiness`.
 After a failover: `fence_state`, then `failback_plan` with `truncation`.

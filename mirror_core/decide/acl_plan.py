@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.filters import NameFilter
+from mirror_core.decide.filters import AclFilter, NameFilter
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.findings import Finding
@@ -45,14 +45,14 @@ class AclScope:
     topics: Collection[str]
     groups: Collection[str]
     group_filter: NameFilter
-    principal_filter: NameFilter
+    acl_filter: AclFilter
     own_principals: Set[str]
     own_acls: Set[Acl] = frozenset()
     required_denials: Set[Acl] = frozenset()
     """DENYs that Mirrorbook needs on the destination, whatever the source has."""
 
 
-EXCLUDED_PRINCIPAL: Final = "the mirror does not sync this principal's rights (--principals, --exclude-principals)"
+EXCLUDED_RIGHT: Final = "the mirror does not sync it (--principals, --exclude-principals, --exclude-rights)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class AclPlan:
 
 
 def translate_acl(acl: Acl) -> tuple[frozenset[Acl], frozenset[Acl]]:
-    """What a source entry becomes: entries that apply now, and staged ones.
+    """Entries that apply now, and staged ones.
 
     ALL on a topic is staged, but its READ and DESCRIBE_CONFIGS are given now. ALL on the cluster becomes
     IDEMPOTENT_WRITE. A right to transactional ids changes no topic and is given now, except for our ids: their writers
@@ -109,7 +109,7 @@ _WRITE_OPERATIONS: Final = frozenset({Operation.WRITE, Operation.ALL})
 
 
 def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], dict[Acl, str]]:
-    """Source entries that belong to the mirror; and others of its applications, with the reason why not.
+    """Source entries that belong to the mirror; and others of its applications, with reasons.
 
     Topics and groups belong by name; transactional ids and IDEMPOTENT_WRITE with principals that may write one of its
     topics.
@@ -138,11 +138,6 @@ def select_carried_acls(source: Set[Acl], scope: AclScope) -> tuple[set[Acl], di
 def _select_scoped_acls(acls: Set[Acl], scope: AclScope) -> set[Acl]:
     topics, groups = SortedNames(scope.topics), SortedNames(scope.groups)
     return {acl for acl in acls if _is_in_scope(acl, scope, topics, groups)}
-
-
-def is_carried_acl(acl: Acl, principal_filter: NameFilter) -> bool:
-    """All denials are carried: leaving one out would open something."""
-    return acl.permission is Permission.DENY or acl.principal in principal_filter
 
 
 def _is_in_scope(acl: Acl, scope: AclScope, topics: SortedNames, groups: SortedNames) -> bool:
@@ -178,9 +173,7 @@ def _explain_not_carried(acl: Acl, users: Set[str], writers: Set[str], own_princ
 
 
 def _split_wildcard_grant(acl: Acl, writers: Set[str]) -> set[Acl]:
-    """Replaces everybody's ALLOW on our transactional ids by one for each writer, who is then denied our ids: a DENY
-    for everybody would deny us.
-    """
+    """Replaces everybody's ALLOW on our transactional ids by one per writer: a DENY for all would deny us."""
     covers_own_ids = (
         acl.resource is Resource.TRANSACTIONAL_ID
         and acl.operation in _WRITE_OPERATIONS
@@ -200,19 +193,19 @@ def plan_acls(
 ) -> AclPlan:
     """The ledgers: this mirror's and other mirrors' entries for the destination."""
     own_entries, topics = {entry.acl: entry for entry in ledger}, SortedNames(scope.topics)
-    excluded_acls = {acl for acl in source if not is_carried_acl(acl, scope.principal_filter)}
+    excluded_acls = {acl for acl in source if acl not in scope.acl_filter}
     all_source, source = source, source - excluded_acls
     shared_acls = {entry.acl for entry in other_ledgers if entry.purpose in (AclPurpose.COPIED, AclPurpose.PROMOTED)}
     carried, left_out = select_carried_acls(source, scope)
     excluded_of_applications = {acl for acl in excluded_acls if acl.principal not in scope.own_principals}
-    left_out |= dict.fromkeys(_select_scoped_acls(excluded_of_applications, scope), EXCLUDED_PRINCIPAL)
+    left_out |= dict.fromkeys(_select_scoped_acls(excluded_of_applications, scope), EXCLUDED_RIGHT)
     translated, staged_acls = _translate_acls(carried)
     narrowed = {acl for acl in translated if _must_wait_for_promotion(acl)}
     immediate_acls = (translated - narrowed) | set(_expand_to_names(narrowed, topics, SortedNames(scope.groups)))
     staged_acls |= narrowed
     all_immediate, all_staged = _translate_acls(source - scope.own_acls)
     wide_acls = {acl for acl in all_immediate if _must_wait_for_promotion(acl)}
-    # Staged rights of excluded principals are kept, and their demotions: they may be the applications' rights at home.
+    # Staged rights that are excluded are kept, and their demotions: they may be the applications' rights at home.
     excluded_immediate, excluded_staged = _translate_acls(excluded_acls - scope.own_acls)
     all_staged |= wide_acls | narrowed | excluded_staged
     all_staged |= {acl for acl in excluded_immediate if _must_wait_for_promotion(acl)}
@@ -277,7 +270,7 @@ def plan_acls(
 
 
 def _must_wait_for_promotion(acl: Acl) -> bool:
-    """A TWO_PHASE_COMMIT on transactional ids alone opens nothing: its holder needs WRITE on the id, too."""
+    """TWO_PHASE_COMMIT on transactional ids opens nothing without WRITE."""
     is_never_created = acl.resource is Resource.TRANSACTIONAL_ID and acl.operation is Operation.TWO_PHASE_COMMIT
     return is_wildcard_grant(acl) and not is_never_created
 
@@ -361,7 +354,7 @@ class PromotionGrants:
 def plan_promotion_grants(
     ledger: Iterable[LedgerEntry], topics: Collection[str], existing_topics: Collection[str], own_principals: Set[str]
 ) -> PromotionGrants:
-    """From a mirror's ledger, its promoted topics, and all topics on the destination.
+    """`topics`: promoted; `existing_topics`: all on the destination.
 
     `*` never crosses: it means other topics here than where it was granted. A prefix crosses unless it covers a topic
     here that is not promoted, or heartbeats, which later mirrors and drills will have.
@@ -393,7 +386,7 @@ def plan_promotion_grants(
 def predict_synced_ledger(
     ledger: Iterable[LedgerEntry], mirror: Mirror, held_acls: Collection[Acl]
 ) -> tuple[LedgerEntry, ...]:
-    """The ledger as the final sync of a planned failover leaves it, for rights to change topics.
+    """The ledger after a planned failover's final sync, for rights to change topics.
 
     `held_acls`, which applications hold on the source, get staged; other staged entries are forgotten, promoted ones
     stay.

@@ -146,8 +146,7 @@ def must_confirm_before_fence(run: Run, *, is_noticed: bool) -> bool:
 def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: Iterable[StepRecord], now_ms: int) -> str:
     """Empty: a task may stop applications with these approvals.
 
-    `later_approvals`: to go on. A run whose last step ended within the validity time has not stood still, however long
-    its comparison took.
+    `later_approvals`: to go on. A long comparison that ended within the validity time is no standstill.
     """
     validities = [
         validity
@@ -171,8 +170,7 @@ def explain_expired_run(run: Run, later_approvals: Sequence[Approval], steps: It
 def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: Collection[str]) -> Run | None:
     """A repeated task continues it instead of beginning a new one.
 
-    `own_runs`: begun by the same conductor. A run qualifies if it has not ended, or is done with this plan hash and
-    listed in `in_effect_ids`.
+    `own_runs`: begun by the same conductor.
     """
     candidates = (
         run
@@ -184,8 +182,8 @@ def find_run_to_resume(own_runs: Iterable[Run], plan_hash: str, in_effect_ids: C
 
 
 def is_in_effect(run: Run, runs: Iterable[Run], pending_fence: PendingFence | None) -> bool:
-    """Whether a finished run still describes its mirror: no later run is active or done, and a failover's fence is
-    pending or applied. Not for a failback's reverse mirror.
+    """A finished run still describes its mirror: no later run is active or done, and a failover's fence is pending or
+    applied. Not for a failback's reverse mirror.
     """
     ended_states = (RunState.ABORTED, RunState.SUPERSEDED)
     if any(
@@ -204,11 +202,11 @@ def list_runs_begun_by(runs: Iterable[Run], mirror: str, kind: RunKind, conducto
     return [r for r in runs if (r.plan.mirror, r.plan.kind, r.started_by) == (mirror, kind, conductor)]
 
 
-def explain_used_approvals(begun: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
+def explain_used_approvals(runs: Iterable[Run], approvals: Sequence[Approval]) -> tuple[str, ...]:
     remedy = "trigger a new run, and it asks again"
     return tuple(
         f"run {run.id} was begun by this approval and is {run.state}, and an approval is for one run: {remedy}"
-        for run in begun
+        for run in runs
         if any(_is_same_approval(used_approval, other) for used_approval in run.approvals for other in approvals)
     )
 
@@ -219,11 +217,21 @@ def _is_same_approval(approval: Approval, other: Approval) -> bool:
 
 
 def _is_same_person(approval: Approval, other: Approval) -> bool:
-    """Some auth managers make two users of one person who signs in as `Ann` and as `ann`."""
+    """Some auth managers make two users of `Ann` and `ann`."""
     return any(
-        one.strip().casefold() == another.strip().casefold()
-        for one, another in ((approval.id, other.id), (approval.name, other.name))
+        name.strip().casefold() == other_name.strip().casefold()
+        for name, other_name in ((approval.id, other.id), (approval.name, other.name))
     )
+
+
+def is_losing(warning: Finding) -> bool:
+    """A planned failover would lose records by it."""
+    return warning.code in ("partitions_failed", "deleted_early")
+
+
+def count_failed(warnings: Iterable[Finding]) -> int:
+    """Partitions that a plan promotes as they are, at least: 0 if a planned failover would lose nothing."""
+    return sum(int(str(warning.values.get("count", 1))) for warning in warnings if is_losing(warning))
 
 
 def explain_source_answers_again(
@@ -233,15 +241,17 @@ def explain_source_answers_again(
     was_silent: bool,
     has_answered: bool,
     has_answered_fully: bool,
+    failed: int = 0,
     held_run: Run | None = None,
 ) -> tuple[str, ...]:
     if not (was_silent and has_answered):
         return ()
     condition = "" if has_answered_fully else f" as soon as {source} tells all that is asked"
-    advice = f"With --mode planned nothing is lost{condition}"
+    lost = str(Finding("planned_loss", failed=failed))
+    advice = f"With --mode planned {lost} is lost{condition}"
     if held_run is not None:
         advice = (
-            f"Run {held_run.id} can go on{condition}, and loses nothing: `mirrorbook failover resume"
+            f"Run {held_run.id} can go on{condition}, and loses {lost}: `mirrorbook failover resume"
             f" {held_run.plan.mirror}`"
         )
     return (
@@ -253,25 +263,16 @@ def explain_source_answers_again(
     )
 
 
-def explain_living_source(source: str, plan_hash: str | None) -> Finding:
+def explain_living_source(source: str, plan_hash: str | None, failed: int) -> Finding:
     """Why --yes, with or without a hash, does not give up a source that answers, also in part."""
-    return Finding("living_source_needs_person", source, approved_hash=shorten_hash(plan_hash or ""))
+    return Finding("living_source_needs_person", source, approved_hash=shorten_hash(plan_hash or ""), failed=failed)
 
 
 def explain_outdated_plan(plan: Plan, plan_hash: str | None) -> tuple[str, ...]:
     if plan_hash in (None, plan.hash):
         return ()
     current = shorten_hash(plan.hash)
-    return (
-        f"plan {shorten_hash(plan_hash)} is out of date, the current one is {current}: review it",
-        *explain_short_hash(plan_hash, plan.hash),
-    )
-
-
-def explain_short_hash(plan_hash: str, current: str) -> tuple[str, ...]:
-    if len(plan_hash) < len(current) and current.startswith(plan_hash):
-        return (f"a plan is named by its whole hash, of {len(current)} digits: `plan` prints it, also with --json",)
-    return ()
+    return (f"plan {shorten_hash(plan_hash)} is out of date, the current one is {current}: review it",)
 
 
 def _list_missing_approvals(approvals: Sequence[Approval], people: int) -> Iterator[str]:

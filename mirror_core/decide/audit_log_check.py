@@ -21,7 +21,7 @@ BOTH_EMPTY_VERDICT: Final = "both_empty"
 
 
 class RunConclusion(StrEnum):
-    """How a run ended, as far as its chronicle shows."""
+    """How a run ended, as far as its audit log shows."""
 
     VERIFIED = "moved, and proved equal"
     """All that was promoted was compared with the source, up to its end behind the fence; Mirrorbook's own heartbeats

@@ -1,7 +1,6 @@
 """Whether a canary passed: each broker that answers must pass every kind that may be tried.
 
-A broker that does not answer fails it only if it leads mirror partitions: a run must not wait for ever for one that is
-gone for good.
+A silent broker fails it only if it leads mirror partitions: it may be gone for good.
 """
 
 from __future__ import annotations
@@ -60,7 +59,6 @@ def list_canary_problems(availability: BrokerAvailability, trials: Sequence[Cana
 
 
 def is_untried(trials: Collection[CanaryTrial]) -> bool:
-    """That is no canary."""
     return all(trial.outcome is CanaryOutcome.DENIED for trial in trials)
 
 

@@ -69,8 +69,8 @@ def build_coverage_evidence(
     left_out: Mapping[Partition, str] = _NO_REASONS,
     without_lmo: Sequence[Partition] = (),
 ) -> StepEvidence:
-    """`altered`: changed certificate files; `left_out`: not compared, and why; `without_lmo`: the last mirrored offset
-    is unknown, and so are the records that were copied.
+    """`altered`: changed certificate files; `left_out`: not compared, and why; `without_lmo`: what was copied is
+    unknown.
     """
     held_offsets, certified_offsets = (
         sum(part.held_offsets for part in coverage.values()),
@@ -177,7 +177,7 @@ def format_coverage(evidence: StepEvidence) -> str:
 
 
 def summarize_coverage(evidence: StepEvidence) -> str:
-    """Without the names of what is not proved, and why, which may be long."""
+    """Without names of what is not proved, which may be long."""
     if not evidence:
         return UNKNOWN_TEXT
     certified_text = format_certified(evidence)

@@ -1,4 +1,8 @@
-"""How old recorded times are, and whether this machine's clock is comparable."""
+"""How old recorded times are, and whether this machine's clock is comparable.
+
+`now_ms`: this machine's clock, which is ahead of the brokers' by `ahead_ms`. `appended_ms`: when a record was appended,
+by a broker's clock. None: unknown.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +38,8 @@ def format_since(now_ms: int, at_ms: int | None) -> str:
 def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, appended_ms: int | None) -> int:
     """Now, by the clock of the lease's owner.
 
-    `now_ms`: this machine's clock, which is ahead of the destination's by `ahead_ms`. `appended_ms`: when the newest
-    heartbeat was appended, by the destination's clock. Unknown differences, those that NTP leaves, and seconds in
-    flight count as none.
+    `appended_ms`: of the newest heartbeat. Unknown differences, those that NTP leaves, and seconds in flight count as
+    none.
     """
     if ahead_ms is None:
         return now_ms
@@ -48,9 +51,8 @@ def to_owner_clock_ms(now_ms: int, ahead_ms: int | None, lease: Lease | None, ap
 def find_leader_ahead_ms(now_ms: int, ahead_ms: int | None, appended_ms: Iterable[int]) -> int | None:
     """How far, at least, the clock of the state topic's leader is ahead of the controller's; None: not seen to be.
 
-    Ages are unknown then: they would look younger by as much. `appended_ms`: of records, by the leader's clock.
-    `now_ms`, `ahead_ms`: as for `to_owner_clock_ms`; a slow response of the controller makes its clock look seconds
-    behind.
+    Ages are unknown then. `appended_ms`: by the leader's clock. A slow response makes the controller's clock look
+    seconds behind.
     """
     newest_ms = max(appended_ms, default=None)
     if ahead_ms is None or newest_ms is None:
@@ -66,20 +68,16 @@ def find_leader_ahead(cluster: str, leader_ahead_ms: int | None) -> Finding | No
 
 
 def from_owner_clock_ms(owner_ms: int, lease: Lease | None, appended_ms: int | None) -> int:
-    """By the brokers' clock. `appended_ms`: as for `to_owner_clock_ms`."""
+    """By the brokers' clock. `appended_ms`: of the newest heartbeat."""
     return owner_ms - compute_writer_ahead_ms(lease.heartbeat_ms if lease else None, appended_ms)
 
 
 def to_broker_clock_ms(now_ms: int, ahead_ms: int | None) -> int:
-    """`now_ms`: this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown."""
     return now_ms if ahead_ms is None or abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else now_ms - ahead_ms
 
 
 def to_local_clock_ms(written_ms: int, ahead_ms: int | None, appended_ms: int | None) -> int:
-    """A record's time, by this machine's clock, which is ahead of the brokers' by `ahead_ms`; None: unknown.
-
-    `written_ms` is by the writer's clock; `appended_ms` by the brokers', None where `written_ms` is theirs, too.
-    """
+    """A record's time. `written_ms`: by the writer's clock; `appended_ms` None: that is the brokers', too."""
     if ahead_ms is None:
         return written_ms
     ahead_of_broker_ms = 0 if abs(ahead_ms) <= MAX_CLOCK_SKEW_MS else ahead_ms
@@ -102,11 +100,11 @@ def compute_observer_ahead_ms(observed_ms: int | None, appended_ms: int | None) 
 
 
 def compute_writers_left_ms(now_ms: int, ahead_ms: int | None, lease: Lease, appended_ms: int | None) -> int:
-    """How long the owner's tasks may still write. Negative: the time since they had to stop.
+    """How long the owner's tasks may still write.
 
-    As at the owner's newest heartbeat, less the time since then: by the brokers' clock where it is known. The broker
-    that stored the heartbeat may be behind the one that tells the time: a smaller age by the owner's clock counts,
-    unless that one is ahead. `ahead_ms`, `appended_ms`: as for `to_owner_clock_ms`.
+    Negative: the time since they had to stop. From the owner's newest heartbeat, by the brokers' clock where it is
+    known. The broker that stored it may be behind the one that tells the time: a smaller age by the owner's clock
+    counts, unless that one is ahead.
     """
     age_ms = to_broker_clock_ms(now_ms, ahead_ms) - lease.heartbeat_ms
     if ahead_ms is not None and appended_ms is not None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorStatus
+from mirror_core.decide.steps import RunVerb
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name, get_base_name
@@ -20,6 +21,8 @@ class MirrorCommand(StrEnum):
     START = "start"
     PAUSE = "pause"
     RESUME = "resume"
+    PAUSE_TOPICS = "pause --topics"
+    RESUME_TOPICS = "resume --topics"
     THROTTLE = "throttle"
     SYNC = "sync"
     PROVE = "prove"
@@ -51,6 +54,16 @@ COMMAND_RULES: Final[Mapping[MirrorCommand, CommandRule]] = MappingProxyType(
             frozenset({DesiredState.STARTED}),
         ),
         MirrorCommand.RESUME: CommandRule("copying goes on", "`mirror pause`", frozenset({DesiredState.PAUSED})),
+        MirrorCommand.PAUSE_TOPICS: CommandRule(
+            "copying of some topics ends for now, at the data plane's next epoch",
+            "`mirror resume --topics`",
+            frozenset({DesiredState.STARTED, DesiredState.PAUSED}),
+        ),
+        MirrorCommand.RESUME_TOPICS: CommandRule(
+            "copying of some topics goes on",
+            "`mirror pause --topics`",
+            frozenset({DesiredState.STARTED, DesiredState.PAUSED}),
+        ),
         MirrorCommand.THROTTLE: CommandRule(
             "limits what is read from the source, from the data plane's next epoch on", "`mirror throttle`"
         ),
@@ -105,6 +118,7 @@ class CommandContext:
     has_failed_over: bool = False
     fenced_by_command: ClusterName | None = None
     """It was failed away from and closed by its `fence_command`, which no broker shows."""
+    run_verbs: Sequence[RunVerb] = ()
     conductor: ConductorStatus = UNKNOWN_CONDUCTOR
     turn_holder: RunHeartbeat | None = None
     """Heartbeat of a command at work that takes turns."""
@@ -116,7 +130,7 @@ def explain_refusals(command: MirrorCommand, context: CommandContext) -> Iterato
         yield Finding("mirror_deleted")
         return
     if context.run is not None:
-        yield explain_held_by(context.run, context.conductor)
+        yield explain_held_by(context.run, context.conductor, context.run_verbs)
     if mirror.desired not in rule.allowed_desired:
         yield Finding("wrong_desired_state", mirror.name, desired=mirror.desired, allowed=sorted(rule.allowed_desired))
     if command is MirrorCommand.START and context.has_failed_over:
@@ -190,17 +204,20 @@ def explain_failback_hold(
     name: MirrorName,
     runs: Iterable[Run],
     get_conductor: Callable[[Run], ConductorStatus] = lambda run: UNKNOWN_CONDUCTOR,
+    get_verbs: Callable[[Run], Sequence[RunVerb]] = lambda run: (),
 ) -> Iterator[Finding]:
     for run in runs:
         if is_failback_over(name, run):
-            yield explain_held_by(run, get_conductor(run), is_way_home=True)
+            yield explain_held_by(run, get_conductor(run), get_verbs(run), is_way_home=True)
 
 
 def is_failback_over(name: MirrorName, run: Run) -> bool:
     return run.plan.kind is RunKind.FAILBACK and run.ended_ms is None and format_reverse_name(run.plan.mirror) == name
 
 
-def explain_held_by(run: Run, conductor: ConductorStatus, *, is_way_home: bool = False) -> Finding:
+def explain_held_by(
+    run: Run, conductor: ConductorStatus, verbs: Iterable[RunVerb], *, is_way_home: bool = False
+) -> Finding:
     return Finding(
         "command_held_by_run",
         run.plan.mirror,
@@ -209,6 +226,7 @@ def explain_held_by(run: Run, conductor: ConductorStatus, *, is_way_home: bool =
         started_by=run.started_by,
         conductor_state=conductor.state,
         conductor=conductor,
+        verbs=verbs,
         is_way_home=is_way_home,
     )
 

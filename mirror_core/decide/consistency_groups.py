@@ -8,8 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirror_core.decide.loss_bound import find_uncopied, list_foreign_starts, list_known_positions
-from mirror_core.decide.mirror_snapshot import MirrorSnapshot, find_without_copy, join_limited
+from mirror_core.decide.loss_bound import find_uncopied, list_early_deletions
+from mirror_core.decide.mirror_snapshot import (
+    MirrorSnapshot,
+    find_without_copy,
+    join_limited,
+    list_foreign_starts,
+    list_known_positions,
+)
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import FailureKind, PartitionStatus
@@ -37,6 +43,7 @@ def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
         snapshot.unmirrored,
         find_without_copy(snapshot),
         list_foreign_starts(snapshot),
+        list_early_deletions(snapshot),
     )
     yield from list_group_completeness(
         find_consistency_groups(
@@ -110,8 +117,8 @@ def _list_complete_times(
     uncopied_reasons: Collection[Partition],
     deleted: Collection[Partition],
 ) -> Iterator[tuple[Partition, int]]:
-    """A position beyond an observed end contains what was there at that time. An empty log lacks nothing. Nothing is
-    written to a deleted topic: its copy stays complete.
+    """A position beyond an observed end contains what was there at that time. Empty logs and deleted topics lack
+    nothing.
     """
     earlier_times, starts = observation.list_complete_times(positions), dict(observation.get_starts())
     for partition, observed in observation.get_ends():

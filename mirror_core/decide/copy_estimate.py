@@ -13,7 +13,7 @@ from mirror_core.decide.topic_settings import MIRROR_HELD_KEYS, choose_min_insyn
 from mirror_core.model.mirror import GapFilling
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
-from mirror_core.model.text import format_bytes
+from mirror_core.model.text import format_bytes, format_count
 
 SEEDS_PER_S: Final = 5_000_000
 """Seed offsets a broker accepts; 5 to 12 million were measured on two busy cores."""
@@ -42,9 +42,7 @@ class CopyEstimate:
     total_bytes: int | None
     """One replica each; None: the source does not tell all sizes."""
     holes: int
-    """Offsets without a record, because the log is too small for them (unless well compressed): the cleaner removed
-    them.
-    """
+    """Offsets of removed records: the log is too small for them, unless well compressed."""
     too_many_holes: tuple[Partition, ...]
 
     @property
@@ -187,7 +185,7 @@ def _format_time_limit(seconds: float) -> str:
 
 
 def count_compared(ranges: Sequence[ParityRange], proven: Mapping[Partition, Offset]) -> tuple[int, int]:
-    """Offsets compared equal without interruption from each range's start, and all offsets. `proven`: next offset."""
+    """(offsets compared equal from each range's start on, all offsets). `proven`: next offset."""
     done = sum(min(r.end, max(r.start, proven.get(r.partition, r.start))) - r.start for r in ranges)
     return done, sum(r.end - r.start for r in ranges)
 
@@ -203,11 +201,11 @@ def format_progress(done: int, total: int, seconds: float) -> str:
 
 def format_catch_up(lag: int | None, first_lag: tuple[int, float] | None, now_s: float) -> str:
     if lag is None or first_lag is None:
-        return "an unknown number of offset(s) left"
+        return "an unknown number of offsets left"
     done = first_lag[0] - lag
     seconds_left = math.ceil((now_s - first_lag[1]) * lag / done) if done > 0 else None
     return (
-        f"{lag:,} offset(s) left,"
+        f"{format_count(lag, 'offset')} left,"
         f" {'time left unknown' if seconds_left is None else f'about {_format_duration(seconds_left)}'}"
     )
 

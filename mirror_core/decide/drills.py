@@ -63,7 +63,6 @@ class DrillSummary:
 
     @property
     def text(self) -> str:
-        """How it ended."""
         return self.outcome or (NOT_EQUAL_TEXT if self.state is RunState.DONE else self.state)
 
 
@@ -127,8 +126,8 @@ def is_drill_mirror(mirror: Mirror) -> bool:
 def list_drill_acls(ledger: Iterable[LedgerEntry], cluster: ClusterName) -> list[LedgerEntry]:
     """ACLs on a cluster that the drill certainly made.
 
-    Fences and copied rights are in the ledger only if we made them. Promoted ones may have existed before, except those
-    that name a heartbeats topic: no grant by prefix covers it.
+    Fences and copied rights are in the ledger only if we made them. Of promoted ones, only those for a heartbeats
+    topic, which no grant by prefix covers.
     """
     own_purposes = (AclPurpose.FENCE, AclPurpose.COPIED)
     return [

@@ -21,7 +21,7 @@ from mirror_core.decide.fence_state import (
 )
 from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import MirrorCircle, build_reverse_mirror, explain_circles
-from mirror_core.decide.steps import plan_steps
+from mirror_core.decide.steps import HoldingRun, plan_steps
 from mirror_core.decide.truncation import (
     TRUNCATING_STRATEGIES,
     AllowedStrategies,
@@ -32,6 +32,7 @@ from mirror_core.decide.truncation import (
     estimate_costs,
     explain_objections,
     find_divergent_tails,
+    find_lost_beginnings,
     find_obstacles,
     find_truncation_point,
     find_wider_topics,
@@ -46,6 +47,7 @@ from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import FailbackStrategy, Plan, PlanFact, RunKind, RunMode
+from mirror_core.model.text import format_count
 from mirror_core.rights.required_acls import (
     LackingRight,
     explain_lacking_rights,
@@ -111,7 +113,7 @@ class FailbackSnapshot:
     statuses: Mapping[Partition, PartitionStatus]
     old_source: OldSource | UnseenCluster
     new_primary: NewPrimary | UnseenCluster
-    active_runs: tuple[str, ...]
+    active_runs: tuple[HoldingRun, ...]
     reverse_unknown: UnseenCluster | None = None
     allowed_strategies: AllowedStrategies = field(default_factory=AllowedStrategies)
     pending_fence: PendingFence | None = None
@@ -128,7 +130,6 @@ class FailbackSnapshot:
 
 
 def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
-    """The plan, and the reasons why it may not run; none: it may."""
     obstacles = _find_obstacles(snapshot)
     strategies = _choose_strategies(snapshot, obstacles)
     return PlanDecision(
@@ -140,6 +141,7 @@ def decide_failback(snapshot: FailbackSnapshot) -> PlanDecision:
             bound_facts=tuple(_list_bound_facts(snapshot)),
             warnings=(
                 *_list_warnings(snapshot),
+                *_warn_lost_beginnings(snapshot),
                 *_warn_missing_beginnings(snapshot, strategies),
                 *mirror_topology.warn_sibling_mirrors(
                     snapshot.mirror.source, snapshot.sibling_mirrors, _find_changed_topics(snapshot, strategies)
@@ -237,7 +239,7 @@ def _list_bound_facts(snapshot: FailbackSnapshot) -> Iterator[PlanFact]:
 def _list_reasons(snapshot: FailbackSnapshot, strategies: Mapping[str, FailbackStrategy]) -> Iterator[Finding]:
     mirror = snapshot.mirror
     for run in snapshot.active_runs:
-        yield Finding("run_under_way", mirror.name, run=run)
+        yield run.explain()
     if snapshot.reverse_unknown is not None:
         yield Finding("reverse_run_unknown", format_reverse_name(mirror.name), reason=snapshot.reverse_unknown.reason)
     if not snapshot.statuses:
@@ -303,7 +305,6 @@ def _list_new_primary_reasons(snapshot: FailbackSnapshot, new_primary: NewPrimar
 
 
 def _find_conflicting_topics(snapshot: FailbackSnapshot, new_primary: NewPrimary) -> list[str]:
-    """Topics that both sides have independently: failback would overwrite the old source's, or fail."""
     old_topics = {} if isinstance(snapshot.old_source, UnseenCluster) else snapshot.old_source.unmirrored_topics
     conflicts = []
     for topic in sorted(new_primary.unmirrored_topics):
@@ -331,7 +332,7 @@ def _list_staying_topics(snapshot: FailbackSnapshot) -> list[str]:
 
 
 def _format_offset_count(count: int | None) -> str:
-    return "an unknown number of offsets" if count is None else f"{count:,} offset(s)"
+    return "an unknown number of offsets" if count is None else format_count(count, "offset")
 
 
 def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
@@ -344,7 +345,7 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
         yield from _warn_transactions(mirror, snapshot.new_primary.transactions)
     if isinstance(old_source, UnseenCluster):
         return
-    yield from warn_pending_fence(snapshot.pending_fence, snapshot.active_runs)
+    yield from warn_pending_fence(snapshot.pending_fence, [run.id for run in snapshot.active_runs])
     if old_source.fenced_by_command:
         yield Finding("old_source_closed_by_command", source)
     elif not old_source.authorizer:
@@ -387,6 +388,15 @@ def _warn_transactions(mirror: Mirror, transactions: Sequence[UnendedTransaction
         )
     if (more := len(transactions) - MAX_LISTED) > 0:
         yield Finding("more_failback_transactions_open", mirror.destination, count=more)
+
+
+def _warn_lost_beginnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
+    old_source, mirror = snapshot.old_source, snapshot.mirror
+    if isinstance(old_source, UnseenCluster):
+        return
+    if beginnings := find_lost_beginnings(snapshot.statuses, old_source.topics, old_source.log_starts):
+        listed = [f"{p} [{start}, {end})" for p, (start, end) in beginnings.items()]
+        yield Finding("beginnings_discarded", mirror.source, destination=mirror.destination, partitions=listed)
 
 
 def _warn_missing_beginnings(
@@ -520,7 +530,7 @@ def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, Figure
 
 
 def _list_uncompared(snapshot: FailbackSnapshot, old_source: OldSource) -> list[Partition]:
-    """Partitions of which only step salvage finds what is discarded."""
+    """Only step salvage finds what is discarded of these partitions."""
     return sorted(
         p
         for p, status in snapshot.statuses.items()
@@ -529,9 +539,11 @@ def _list_uncompared(snapshot: FailbackSnapshot, old_source: OldSource) -> list[
 
 
 def _count_discarded(snapshot: FailbackSnapshot) -> int | None:
-    if isinstance(snapshot.old_source, UnseenCluster) or _list_uncompared(snapshot, snapshot.old_source):
+    old_source = snapshot.old_source
+    if isinstance(old_source, UnseenCluster) or _list_uncompared(snapshot, old_source):
         return None
-    return sum(end - start for start, end in _find_tails(snapshot, snapshot.old_source).values())
+    beginnings = find_lost_beginnings(snapshot.statuses, old_source.topics, old_source.log_starts)
+    return sum(end - start for start, end in (*_find_tails(snapshot, old_source).values(), *beginnings.values()))
 
 
 def build_tails_fact(tail_ranges: Mapping[Partition, tuple[Offset, Offset]]) -> PlanFact:

@@ -16,8 +16,10 @@ from mirror_core.decide.failover_scope import (
     LEFT_BEHIND_FACT,
     FailoverScope,
     build_scope,
+    explain_never_complete,
     explain_offline_refusals,
     find_lost_topics,
+    find_never_complete,
     has_moved,
     list_left_behind,
 )
@@ -25,7 +27,7 @@ from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
 from mirror_core.decide.fence_limits import explain_unfenceable_source
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
-from mirror_core.decide.loss_bound import find_uncopied, list_foreign_starts
+from mirror_core.decide.loss_bound import find_uncopied, list_early_deletions
 from mirror_core.decide.mirror_change import explain_leaving_refusal
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
@@ -38,6 +40,7 @@ from mirror_core.decide.mirror_snapshot import (
     find_write_barrier,
     is_healthy,
     list_failed,
+    list_foreign_starts,
     list_lags,
     select_healthy,
 )
@@ -104,19 +107,17 @@ def list_bound_facts(snapshot: MirrorSnapshot) -> tuple[PlanFact, ...]:
 
 
 def list_new_reasons(snapshot: MirrorSnapshot, *, source_seen: bool) -> tuple[Finding, ...]:
-    """Checked before the fence and before promotion. That the run holds and stops the mirror is no reason, nor is a
-    source that died.
-    """
+    """That the run holds and stops the mirror is no reason, nor is a source that died."""
     return (*_list_destination_reasons(snapshot), *(_list_source_reasons(snapshot) if source_seen else ()))
 
 
 def list_changed_facts(
     approved: Iterable[PlanFact], current: Iterable[PlanFact], *, source_seen: bool
 ) -> tuple[str, ...]:
-    """Facts that void an approval, of those that must last until promotion.
+    """Facts that void an approval.
 
-    Facts that only the source can tell are skipped if it died after fence, drain and comparison: nothing contradicts
-    them, and a disaster during a planned failover must not block both sides.
+    Skips those that only the source can tell if it died after fence, drain and comparison: a disaster during a planned
+    failover must not block both sides.
     """
     lasting_facts = (
         {FactLifetime.UNTIL_PROMOTION, FactLifetime.WHILE_SOURCE_ANSWERS}
@@ -154,7 +155,9 @@ def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
         digest_items(
             str(p)
             for p in list_failed(snapshot)
-            if p not in snapshot.left_behind or snapshot.statuses[p].kind in BAD_COPY_KINDS
+            if snapshot.mode is RunMode.UNPLANNED
+            or p not in snapshot.left_behind
+            or snapshot.statuses[p].kind in BAD_COPY_KINDS
         ),
         FactLifetime.UNTIL_PROMOTION,
     )
@@ -170,11 +173,18 @@ def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
     # A dying source answers now and then: an approval that is bound to what it says would never hold.
     yield PlanFact("left out", digest_items(sorted(find_lost_topics(snapshot))), FactLifetime.UNTIL_PROMOTION)
     foreign_starts = list_foreign_starts(snapshot)
-    if lost_partitions := find_uncopied(snapshot.statuses, snapshot.source_observation, foreign_starts=foreign_starts):
+    if lost_partitions := find_uncopied(
+        snapshot.statuses,
+        snapshot.source_observation,
+        foreign_starts=foreign_starts,
+        early_deletions=list_early_deletions(snapshot),
+    ):
         yield PlanFact(
             "not mirrored",
             digest_items(f"{partition} ({lost_partitions[partition]})" for partition in sorted(lost_partitions)),
         )
+    if snapshot.left_behind and (left_copies := snapshot.left_behind & find_never_complete(snapshot).keys()):
+        yield PlanFact(LEFT_BEHIND_FACT, digest_items(map(str, sorted(left_copies))))
     if snapshot.continues_run is not None:
         yield PlanFact("goes on from", snapshot.continues_run)
 
@@ -223,7 +233,7 @@ def digest_items(items: Iterable[str]) -> str:
 def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
     if snapshot.active_run:
-        yield Finding("mirror_held_by_run", mirror.name, run=snapshot.active_run)
+        yield snapshot.active_run.explain()
     elif mirror.desired is DesiredState.STOPPED:
         yield Finding(
             "mirror_stopped",
@@ -231,6 +241,8 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             destination=mirror.destination,
             failed_over=has_failed_over(snapshot.pending_fence),
             failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
+            source=mirror.source,
+            source_silent=isinstance(snapshot.source, UnseenCluster),
             run=mirror.failback_run,
         )
     if snapshot.active_run or has_moved(snapshot):
@@ -243,11 +255,18 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding("nothing_mirrored", mirror.name)
     unready = [p for p, s in sorted(snapshot.statuses.items()) if s.state in _UNREADY_STATES]
     if unready and snapshot.mode is RunMode.PLANNED:
-        yield Finding("initial_copy_unfinished", mirror.name, partitions=unready)
+        yield Finding(
+            "initial_copy_unfinished",
+            mirror.name,
+            partitions=unready,
+            mirror=mirror.name,
+            copying=snapshot.copying,
+        )
     if snapshot.mode is RunMode.PLANNED:
         yield from _list_uncopied_reasons(snapshot)
         if finding := find_destination_clock_behind(snapshot):
             yield finding
+    yield from explain_never_complete(snapshot, left_behind=False)
     yield from explain_lacking_rights(right for right in snapshot.lacking_rights if stops_run(right, snapshot.mode))
     yield from _list_cluster_reasons(snapshot)
 
@@ -273,6 +292,7 @@ def _list_uncopied_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             first_step=remedy.first_step,
             mirror=mirror.name,
             action=remedy.actions[0],
+            copying=snapshot.copying,
         )
 
 
@@ -346,26 +366,41 @@ def _check_source(snapshot: MirrorSnapshot, source: SourceSnapshot) -> Iterator[
     if source.cluster_id != snapshot.mirror.source_id:
         yield Finding("source_replaced", name, cluster_id=source.cluster_id, recorded_id=snapshot.mirror.source_id)
     if source.fence_side_effects:
-        yield Finding("fence_too_wide", name, reason=source.fence_side_effects)
+        yield source.fence_side_effects
     if source.hidden.topics:
         yield _refuse_hidden(name, source.hidden)
     for topic, description in sorted(source.topics.items()):
         missing = [i for i in range(description.partitions) if Partition(topic, i) not in snapshot.statuses]
         if missing:
-            yield Finding("partitions_not_mirrored", topic, source=name, indexes=missing)
+            yield Finding(
+                "partitions_not_mirrored",
+                topic,
+                source=name,
+                indexes=missing,
+                mirror=snapshot.mirror.name,
+                copying=snapshot.copying,
+            )
     copied = {p: status for p, status in snapshot.statuses.items() if status.destination_topic_id}
     for topic, ids in _collect_topic_ids(copied, lambda s: s.source_topic_id):  # of FAILED ones, too: nothing is copied
         if topic in source.topics and ids != {source.topics[topic].id}:
             yield Finding("topic_recreated", topic, cluster=name)
     yield from explain_offline_refusals(snapshot)
     if isinstance(snapshot.destination, DestinationSnapshot):
-        for partition, lag in list_lags(snapshot):
-            if (
-                lag is not None and lag < 0 and partition not in snapshot.left_behind
-            ):  # that one is neither drained nor compared
-                yield Finding(
-                    "destination_ahead", partition, destination=snapshot.mirror.destination, source=name, offsets=-lag
-                )
+        for partition, offsets in _list_ahead(snapshot, snapshot.destination):
+            yield Finding(
+                "destination_ahead", partition, destination=snapshot.mirror.destination, source=name, offsets=offsets
+            )
+
+
+def _list_ahead(snapshot: MirrorSnapshot, destination: DestinationSnapshot) -> Iterator[tuple[Partition, int]]:
+    foreign_starts = list_foreign_starts(snapshot)
+    for partition, lag in list_lags(snapshot):
+        if partition in snapshot.left_behind:  # neither drained nor compared
+            continue
+        if partition in foreign_starts:
+            yield partition, destination.positions[partition] - foreign_starts[partition]
+        elif lag is not None and lag < 0:
+            yield partition, -lag
 
 
 def _collect_topic_ids(

@@ -9,6 +9,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.decide.approval_rules import is_losing
 from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s
 from mirror_core.decide.drills import has_passed, list_drill_runs
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
@@ -48,6 +49,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import WRITING_ACTIONS, DriftRow, SyncAction, SyncCategory
+from mirror_core.model.text import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def list_forecast_facts(forecast: UnplannedForecast) -> dict[str, str]:
     missing_text = (
         UNKNOWN_TEXT
         if forecast.missing_now is None
-        else f"{forecast.missing_now:,} offset(s) by what the source shows now"
+        else f"{format_count(forecast.missing_now, 'offset')} by what the source shows now"
     )
     behind_text = UNKNOWN_TEXT if forecast.behind_s is None else f"{forecast.behind_s:.1f}"
     return {
@@ -128,8 +130,12 @@ def format_read_again(forecast: UnplannedForecast) -> str:
         return UNKNOWN_TEXT
     known_counts = [group.most for group in forecast.groups.values() if group.most is not None]
     unknown_count = len(forecast.groups) - len(known_counts)
-    most_text = f"at most {sum(known_counts):,} offset(s), by {len(known_counts)} group(s)" if known_counts else ""
-    unknown_text = f"unknown of {unknown_count} group(s)" if unknown_count else ""
+    most_text = (
+        f"at most {format_count(sum(known_counts), 'offset')}, by {format_count(len(known_counts), 'group')}"
+        if known_counts
+        else ""
+    )
+    unknown_text = f"unknown of {format_count(unknown_count, 'group')}" if unknown_count else ""
     unseen_text = "" if forecast.groups_of_source else "unknown of what groups had on the source only"
     return "; ".join(filter(None, (most_text, unknown_text, unseen_text))) or "no group has offsets"
 
@@ -138,7 +144,7 @@ def format_group_read_again(read_again: GroupReadAgain | None) -> str:
     if read_again is None or read_again.most is None:
         return UNKNOWN_TEXT
     now_text = UNKNOWN_TEXT if read_again.now is None else f"{read_again.now:,}"
-    return f"at most {read_again.most:,} offset(s); by what it has committed on the source: {now_text}"
+    return f"at most {format_count(read_again.most, 'offset')}; by what it has committed on the source: {now_text}"
 
 
 def forecast_unplanned(
@@ -156,8 +162,9 @@ def forecast_unplanned(
         )
     bound = compute_snapshot_loss(snapshot)
     # Behind a fence all was drained, but for what is not copied any more.
-    lacking = {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else bound.partitions.keys()
-    counted = [bound.partitions[p] for p in lacking]
+    losses = bound.application_losses
+    lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else losses.keys()
+    counted = [losses[p] for p in lacking]
     known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
     furthest_behind = bound.furthest_behind
     has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
@@ -168,7 +175,7 @@ def forecast_unplanned(
         missing=sum(known_missing) if known_missing or snapshot.is_drained else None,
         unknown_partitions=len(counted) - len(known_missing),
         observed_s=find_oldest(
-            [bound.topics_listed_s, *(partition_loss.age_s for partition_loss in bound.partitions.values())]
+            [bound.topics_listed_s, *(loss.age_s for loss in losses.values() if loss.observed_end is not None)]
         )
         if has_known_ages
         else None,
@@ -317,6 +324,8 @@ class PointWeight(StrEnum):
 
     REFUSAL = "refusal"
     """A planned failover is refused by it."""
+    LOSS = "loss"
+    """A planned failover would lose records by it."""
     WARNING = "warning"
     """It would cost something."""
     UNKNOWN = "unknown"
@@ -354,7 +363,11 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        return all(point.weight is not PointWeight.REFUSAL for point in self.points)
+        return not self.obstacles
+
+    @property
+    def obstacles(self) -> tuple[Finding, ...]:
+        return tuple(p.finding for p in self.points if p.weight in (PointWeight.REFUSAL, PointWeight.LOSS))
 
     def count_points(self, weight: PointWeight) -> int:
         return sum(point.weight is weight for point in self.points)
@@ -362,7 +375,9 @@ class Readiness:
 
 def list_plan_points(decision: PlanDecision) -> Iterator[ReadinessPoint]:
     yield from (ReadinessPoint(PointWeight.REFUSAL, reason) for reason in decision.reasons)
-    yield from (ReadinessPoint(PointWeight.WARNING, warning) for warning in decision.plan.warnings)
+    for warning in decision.plan.warnings:
+        weight = PointWeight.LOSS if is_losing(warning) else PointWeight.WARNING
+        yield ReadinessPoint(weight, warning)
     yield from (ReadinessPoint(PointWeight.UNKNOWN, unknown) for unknown in decision.plan.unknown)
 
 
@@ -407,7 +422,9 @@ def list_drift_points(mirror: str, rows: Iterable[DriftRow]) -> Iterator[Readine
         yield ReadinessPoint(PointWeight.WARNING, finding)
     for row in drift_rows:
         if row.action is SyncAction.REFUSE:
-            finding = Finding("sync_refuses", row.subject, part=row.part, reason=row.reason)
+            finding = Finding(
+                "sync_refuses", row.subject, part=row.part, refusal_code=row.code or "", reason=row.reason
+            )
             yield ReadinessPoint(PointWeight.WARNING, finding)
 
 

@@ -1,7 +1,7 @@
 """What a failover moves, fixed when its run begins.
 
-If each step listed topics anew, what one response leaves out would be promoted without being fenced. Offline partitions
-that a person leaves behind are promoted as the destination has them; a failback saves what only the source has.
+Else topics that one response leaves out would be promoted without being fenced. Offline partitions that a person leaves
+behind are promoted as the destination has them; a failback saves what only the source has.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
     SourceSnapshot,
+    can_lose,
     find_write_barrier,
     is_healthy,
     select_healthy,
@@ -23,8 +24,9 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
+from mirror_core.model.forecast import PartitionLoss
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
 from mirror_core.model.run import RunMode
 
 LEFT_BEHIND_FACT: Final = "left behind"
@@ -47,6 +49,47 @@ def list_offline_partitions(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
 
 def list_left_behind(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
     return tuple(p for p in list_offline_partitions(snapshot) if p in snapshot.left_behind)
+
+
+def find_never_complete(snapshot: MirrorSnapshot) -> dict[Partition, PartitionLoss]:
+    """Copies that an unplanned failover would promote though only the source ever had all of their records."""
+    if snapshot.mode is not RunMode.UNPLANNED or not can_lose(snapshot):
+        return {}
+    losses, gone_topics = compute_snapshot_loss(snapshot).partitions, find_gone_topics(snapshot)
+    return {
+        p: partition_loss
+        for p, partition_loss in losses.items()
+        if partition_loss.is_never_complete
+        and p.topic not in gone_topics
+        and not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)
+    }
+
+
+def list_leavable(snapshot: MirrorSnapshot) -> tuple[Partition, ...]:
+    """What a person's confirmation leaves behind."""
+    return tuple(find_never_complete(snapshot)) or list_offline_partitions(snapshot)
+
+
+def explain_never_complete(snapshot: MirrorSnapshot, *, left_behind: bool) -> Iterator[Finding]:
+    """`left_behind`: what a person has confirmed, as a whole; else what nobody has."""
+    losses, mirror = find_never_complete(snapshot), snapshot.mirror
+    if losses and snapshot.left_behind.issuperset(losses) is left_behind:
+        rows = sorted(losses.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+        yield Finding(
+            "copy_never_complete",
+            mirror.destination,
+            source=mirror.source,
+            mirror=mirror.name,
+            left_behind=left_behind,
+            count=len(rows),
+            held=sum(partition_loss.position or 0 for _, partition_loss in rows),
+            partitions=[f"{p} ({_format_held(partition_loss)})" for p, partition_loss in rows],
+        )
+
+
+def _format_held(partition_loss: PartitionLoss) -> str:
+    end = partition_loss.observed_end
+    return f"{partition_loss.position:,} of {'an unknown number' if end is None else f'{end:,}'}"
 
 
 def explain_offline_refusals(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -106,12 +149,6 @@ def list_left_behind_figures(snapshot: MirrorSnapshot) -> FigureItems:
         yield FigureKey.LEFT_BEHIND_OFFSETS, sum(known_counts) if known_counts else None
         if len(known_counts) < len(missing):
             yield FigureKey.LEFT_BEHIND_UNKNOWN_PARTITIONS, len(missing) - len(known_counts)
-
-
-def forecast_left_behind_loss(snapshot: MirrorSnapshot, counted: Collection[Partition]) -> tuple[int | None, bool]:
-    missing = _list_missing(snapshot, [p for p in list_left_behind(snapshot) if p in counted])
-    known_counts = [count for count in missing if count is not None]
-    return (sum(known_counts) if known_counts or not missing else None), bool(missing)
 
 
 def _list_missing(snapshot: MirrorSnapshot, left_partitions: Collection[Partition]) -> list[int | None]:

@@ -24,7 +24,14 @@ from mirror_core.model.names import (
     get_base_name,
     is_reverse_mirror,
 )
-from mirror_core.model.pending_fence import NO_LATE_RANGES, FenceAction, LateRanges, LateSplit, PendingFence
+from mirror_core.model.pending_fence import (
+    NO_LATE_RANGES,
+    FenceAction,
+    FenceRestoration,
+    LateRanges,
+    LateSplit,
+    PendingFence,
+)
 from mirror_core.model.run import Run, RunKind, RunMode, RunState
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.text import format_time
@@ -74,7 +81,7 @@ def format_ranges(ranges: LateRanges) -> str:
 def format_late_ranges(
     ranges: LateRanges, observation: SourceObservation | None, pending_fence: PendingFence | None = None
 ) -> str:
-    """How much of them was lost with the cluster: by `pending_fence`, or as last observed there."""
+    """Says, too, how much was lost with the cluster: by `pending_fence`, else as last observed."""
     if pending_fence is not None and not (split := pending_fence.split_late_ranges(ranges)).unknown:
         parted = Finding(
             "late_ranges_parted",
@@ -195,7 +202,7 @@ def is_promoting(
 ) -> bool:
     """Whether an unplanned failover with a pending fence has begun to promote or is stalled before.
 
-    It may still be aborted if it has given nothing. `begun_steps`: (run id, step) pairs.
+    `begun_steps`: (run id, step) pairs.
     """
     is_unplanned = run.plan.mode is RunMode.UNPLANNED and run.state is RunState.RUNNING
     return (
@@ -216,7 +223,7 @@ def is_waiting_for_failback(mirror: MirrorName, pending_fence: PendingFence | No
 
 
 def explain_nothing_to_watch(mirror: Mirror | None, pending_fence: PendingFence | None) -> str | None:
-    """A person must watch if None: from a failover on, until a failback has lifted the fence."""
+    """Why nobody need watch the mirror's source. None: it must be watched."""
     if mirror is None:
         return "the mirror was deleted"
     return "the mirror is stopped" if mirror.desired is DesiredState.STOPPED and pending_fence is None else None
@@ -231,8 +238,8 @@ def decide_fence(
 ) -> FenceDecision:
     """Nothing while a run holds the mirror: the run does it, or will undo it.
 
-    `during_run`: the fence is kept during this run; its conductor may be active, so nothing is recorded. A run of the
-    reverse mirror belongs to this mirror's failback, which holds it all the time.
+    `during_run`: the fence is kept; its conductor may be active, so nothing is recorded. A run of the reverse mirror
+    belongs to this mirror's failback, which holds it all the time.
     """
     state = find_fence_state(pending_fence)
     if pending_fence is None:
@@ -338,10 +345,10 @@ def _decide_by_observation(
 def mark_applied(
     pending_fence: PendingFence, seen_ends: Mapping[Partition, Offset], now_ms: int, *, by_command: bool = False
 ) -> PendingFence:
-    """Every broker shows the fence. Ends that were recorded before stay.
+    """Every broker shows the fence.
 
-    `by_command`: the command succeeded and the logs stand still. Records written after an earlier call are late writes
-    too: only these ends tell when it was closed again.
+    Ends that were recorded before stay. `by_command`: the command succeeded and the logs stand still. Records written
+    after an earlier call are late writes, too.
     """
     recorded_ends = pending_fence.log_ends.to_mapping()
     ends = {**recorded_ends, **seen_ends} if by_command else {**seen_ends, **recorded_ends}
@@ -368,8 +375,21 @@ def describe_fence(pending_fence: PendingFence | None, *, is_answering: bool = F
         case FenceState.APPLIED:
             applied_ms, by_command = pending_fence.applied_at_ms, pending_fence.by_command
             yield Finding("fence_applied", cluster, since_ms=applied_ms, by_command=by_command)
+            if pending_fence.restored is not None:
+                yield explain_restored(cluster, pending_fence.restored)
     if (trouble := pending_fence.find_trouble(is_answering=is_answering)) is not None:
         yield trouble
+
+
+def explain_restored(cluster: ClusterName, restored: FenceRestoration) -> Finding:
+    return Finding(
+        "fence_restored",
+        cluster,
+        at_ms=restored.at_ms,
+        by=restored.by,
+        lifted_by=restored.lifted_by,
+        lifted_ms=restored.lifted_ms,
+    )
 
 
 def _decide_watched_only(pending_fence: PendingFence, observation: FenceObservation) -> FenceDecision:
@@ -448,6 +468,7 @@ def _list_alarms(pending_fence: PendingFence, observation: FenceObservation) -> 
             "writes_not_stopped",
             pending_fence.cluster,
             offsets=count_offsets(observation.written_ranges),
+            can_fence=find_fence_state(pending_fence) is not FenceState.WATCHED_ONLY,
             listed=format_ranges(observation.written_ranges),
         )
 

@@ -18,14 +18,22 @@ from mirror_core.decide.fence_state import (
     find_unknown_ends,
 )
 from mirror_core.decide.group_coverage import find_uncounted_groups
-from mirror_core.decide.loss_bound import can_lose, compute_snapshot_loss, find_refused_s
+from mirror_core.decide.loss_bound import (
+    compute_snapshot_loss,
+    find_refused_s,
+    list_early_deletions,
+    select_given_up,
+    sum_missing,
+)
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
     SourceSnapshot,
+    can_lose,
     join_limited,
     list_failed,
     list_lags,
+    select_application_partitions,
     select_healthy,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
@@ -45,7 +53,7 @@ _USUAL_LAG_OFFSETS: Final = 1_000
 _UNSEEN_TEXT: Final = "the old source was not seen until the run ended"
 
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
-"""By group: the next offset to read of each partition."""
+"""By group, next offsets to read."""
 
 
 class ForecastKey(StrEnum):
@@ -94,16 +102,10 @@ class ForecastComparison:
         return _LABELS[self.key]
 
 
-def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
-    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
-    all_partitions = frozenset(partitions)
-    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
-
-
 def compute_backlog(snapshot: MirrorSnapshot) -> int | None:
-    """Offsets that a planned failover copies while nobody may write. None: unknown.
+    """Offsets that a planned failover copies while nobody may write.
 
-    0 where there are no more than of a copy that keeps up.
+    0 if they are no more than of a copy that keeps up.
     """
     if snapshot.mode is not RunMode.PLANNED or snapshot.is_drained:
         return 0
@@ -152,31 +154,27 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
 
 def _count_copied_unseen(snapshot: MirrorSnapshot) -> int:
     """Only of partitions that were copied until the end, and of the copy that the mirror made."""
-    partitions = compute_snapshot_loss(snapshot).partitions
-    losses = [partitions[p] for p in select_application_partitions(partitions)]
     return sum(
         max(0, loss.position - loss.observed_end)
-        for loss in losses
+        for loss in compute_snapshot_loss(snapshot).application_losses.values()
         if loss.position is not None and loss.observed_end is not None and not loss.is_outside_bound
     )
 
 
 def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
-    """A fenced, drained and compared source loses only what FAILED partitions lack and left-behind ones hold."""
-    if not can_lose(snapshot):
-        counted = select_application_partitions(snapshot.statuses)
-        lost, can_be_more = failover_scope.forecast_left_behind_loss(snapshot, counted)
-        return lost, can_be_more or not counted.isdisjoint(list_failed(snapshot))
-    partitions = compute_snapshot_loss(snapshot).partitions
-    missing = [partitions[p].missing for p in select_application_partitions(partitions)]
-    known_counts = [count for count in missing if count is not None]
-    return sum(known_counts) if known_counts else None, True
+    left_partitions = failover_scope.list_left_behind(snapshot)
+    lacking = left_partitions or list_failed(snapshot) or list_early_deletions(snapshot)
+    if not (can_lose(snapshot) or snapshot.is_drained or lacking):
+        return 0, False
+    bound = compute_snapshot_loss(snapshot)
+    given_up = {*select_given_up(snapshot, bound), *left_partitions}
+    losses = [partition_loss for p, partition_loss in bound.application_losses.items() if p in given_up]
+    return (sum_missing(losses), True) if losses or can_lose(snapshot) else (0, False)
 
 
 def _forecast_read_again(
     snapshot: MirrorSnapshot, uncounted_groups: Collection[str]
 ) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Skips share groups of a source that goes on."""
     destination = snapshot.destination
     if not isinstance(destination, DestinationSnapshot) or destination.groups_unknown:
         return

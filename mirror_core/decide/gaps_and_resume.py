@@ -66,7 +66,7 @@ def choose_marker_epoch(count: int, newest_epoch: int, *, is_owned: bool) -> int
     """Coordinator epoch for the gap that makes `count` filled offsets; None: none is left.
 
     `newest_epoch`: the highest known to be sent, by any task. `is_owned`: the caller sent it and all its requests are
-    answered: no other task's markers can be in flight to this gap, so none must be fenced.
+    answered, so no other task's markers must be fenced.
     """
     first_epoch = to_first_marker_epoch(count)
     if newest_epoch < first_epoch:
@@ -86,10 +86,9 @@ def limit_markers_in_flight(missing: int) -> int:
 def find_turn(epoch: int, wall_ms: int) -> int | None:
     """The number of the current turn if the task of this epoch may fence another in it; else None.
 
-    Two tasks that wait for the same gap would otherwise both fill it: nothing in the log tells their markers apart.
-    Neither knows of the other, so turns go by the clock; tasks of neighbouring epochs, which meet at each epoch change,
-    never share one. The time between two turns covers clock differences and requests in flight. A task that read the
-    log in one turn must not act on it in another: the others' turns lie between.
+    Two tasks that wait for the same gap would otherwise both fill it: nothing in the log tells their markers apart. So
+    turns go by the clock; tasks of neighbouring epochs never share one. The time between two turns covers clock
+    differences and requests in flight. A task that read the log in one turn must not act on it in another.
 
     Each round has a short turn for every task, and one long turn that leaves time for a distant broker's response.
     """
@@ -120,14 +119,14 @@ def round_filled(filled: int) -> int:
 
 
 def find_gap_limit(mirror: str, statuses: Iterable[PartitionStatus]) -> Finding | None:
-    near = [
+    near_limit = [
         status
         for status in statuses
         if status.filled_gap_offsets >= NEAR_LIMIT_OFFSETS and status.state is not PartitionState.FAILED
     ]
-    if not near:
+    if not near_limit:
         return None
-    fullest_first = sorted(near, key=lambda status: (-status.filled_gap_offsets, status.partition))
+    fullest_first = sorted(near_limit, key=lambda status: (-status.filled_gap_offsets, status.partition))
     return Finding(
         "gap_limit_near",
         mirror,
@@ -166,6 +165,8 @@ class BothLogBounds:
     source_end: int
     ends_as_sent: bool = False
     """The destination's last batch was checked: it has the time that it was sent with."""
+    has_equal_tails: bool = False
+    """The source's last record below the position is on the destination. Looked at where `is_interrupted`."""
     verified_end: int | None = None
     """Both sides were compared equal up to this next offset, and the destination's leader has not changed since."""
 

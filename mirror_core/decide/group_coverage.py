@@ -109,8 +109,8 @@ def list_group_coverage(
 ) -> list[GroupCoverageRow]:
     """By what is recorded: the same without the source."""
     wanted, synced_s = build_group_filter(mirror), compute_age_s(now_ms, last_sync.synced_ms) if last_sync else None
-    left = [u for u in groups_left.uncommitted if u.group in wanted] if groups_left else []
-    left_subjects = {(u.group, u.partition) for u in left}
+    uncommitted = [u for u in groups_left.uncommitted if u.group in wanted] if groups_left else []
+    uncommitted_subjects = {(u.group, u.partition) for u in uncommitted}
     rows = [
         GroupCoverageRow(
             group=u.group,
@@ -120,12 +120,12 @@ def list_group_coverage(
             reason=u.reason,
             age_s=None if u.since_ms is None else compute_age_s(now_ms, u.since_ms),
         )
-        for u in left
+        for u in uncommitted
     ]
     share_groups = frozenset(groups_left.share_groups) if groups_left else frozenset()
     share_synced_s = find_share_sync_age_s(mirror, groups_left, now_ms)
     for record in own_offsets:
-        if record.group not in wanted or (record.group, "") in left_subjects:
+        if record.group not in wanted or (record.group, "") in uncommitted_subjects:
             continue
         clamped_from = record.clamped_from.to_mapping()
         rows += [
@@ -137,7 +137,7 @@ def list_group_coverage(
                 share_synced_s if record.group in share_groups else synced_s,
             )
             for partition, offset in record.offsets.to_mapping().items()
-            if partition in partitions and (record.group, str(partition)) not in left_subjects
+            if partition in partitions and (record.group, str(partition)) not in uncommitted_subjects
         ]
     return sorted(rows, key=lambda row: (row.group, row.partition))
 
@@ -171,7 +171,7 @@ def has_listed_share_groups(mirror: Mirror, groups_left: UnsyncedGroups) -> bool
 
 
 def list_uncommitted(snapshot: MirrorSnapshot) -> list[UncommittedGroupOffset]:
-    """Without those that the destination has an offset of by now, and with those that it has lost."""
+    """Includes offsets that the destination has lost; without those that it has by now."""
     destination = snapshot.destination
     committed = destination.committed if isinstance(destination, DestinationSnapshot) else {}
     committed_partitions = {group: {str(partition) for partition in offsets} for group, offsets in committed.items()}
@@ -203,7 +203,7 @@ def list_active_groups(snapshot: MirrorSnapshot) -> tuple[str, ...]:
 
 
 def find_uncounted_groups(snapshot: MirrorSnapshot) -> dict[str, UncountedReread]:
-    """Groups that would not begin where a sync has put them: how much they read again is unknown."""
+    """Groups that would not begin where a sync has put them."""
     is_synced_again = not cannot_sync_again(snapshot)
     uncommitted = {
         item.group: UncountedReread.UNCOMMITTED

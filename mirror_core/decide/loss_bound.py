@@ -5,7 +5,7 @@ Three lower bounds: offsets not copied, that observation's age, and the newest h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -13,23 +13,29 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago
+from mirror_core.decide.deletion_hold import NO_STARTS, EarlyDeletion, find_early_deletions
 from mirror_core.decide.failure_remedies import DIVERGENT_KINDS
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     DestinationSnapshot,
     MirrorSnapshot,
+    SourceSnapshot,
     UnseenCluster,
+    can_lose,
+    find_positions,
     find_without_copy,
+    format_foreign_starts,
     is_healthy,
     join_limited,
     list_failed,
+    list_foreign_starts,
+    select_application_partitions,
 )
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import DesiredState, PartitionStatus
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
-from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     Heartbeat,
@@ -38,7 +44,8 @@ from mirror_core.model.source_observation import (
     SourceObservation,
 )
 
-NO_STARTS: Final[Mapping[Partition, Offset]] = MappingProxyType({})
+NO_DELETIONS: Final[Mapping[Partition, EarlyDeletion]] = MappingProxyType({})
+_PARTLY_COPIED_REASONS: Final = frozenset({UncopiedReason.DIVERGED, UncopiedReason.DELETED})
 
 
 class _CopiedShare(StrEnum):
@@ -50,15 +57,15 @@ class _CopiedShare(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossBound:
     partitions: Mapping[Partition, PartitionLoss]
+    """Also of heartbeats, which no other figure counts."""
+    application_losses: Mapping[Partition, PartitionLoss]
     known_missing: int
     unknown_partitions: tuple[Partition, ...]
     """The source's end was never seen, or the position is unknown now."""
     topics_listed_s: float | None
-    """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks
-    differ.
-    """
+    """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks differ."""
     observed_s: float | None
-    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: one was never seen, or
+    """Age of the oldest observed end, of partitions that had a leader and are not FAILED. None: none was seen, or
     clocks differ.
     """
     heartbeats: tuple[Heartbeat, ...]
@@ -71,16 +78,24 @@ class LossBound:
 
     @property
     def furthest_behind(self) -> tuple[Partition, PartitionLoss] | None:
-        copied_losses = [
-            (partition, partition_loss)
-            for partition, partition_loss in self.partitions.items()
-            if not partition_loss.is_failed
-        ]
+        copied_losses = [(p, loss) for p, loss in self.application_losses.items() if not loss.is_failed]
         return max(copied_losses, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
     @property
     def uncopied(self) -> Mapping[Partition, PartitionLoss]:
-        return {p: partition_loss for p, partition_loss in self.partitions.items() if partition_loss.uncopied_reason}
+        return {p: loss for p, loss in self.application_losses.items() if loss.uncopied_reason}
+
+    @property
+    def without_copy(self) -> Mapping[Partition, PartitionLoss]:
+        """Uncopied ones but for those that lack their beginning only."""
+        return {p: loss for p, loss in self.uncopied.items() if loss.uncopied_reason is not UncopiedReason.DELETED}
+
+    def group_whole_topics(self) -> dict[str, list[PartitionLoss]]:
+        """Topics of which the destination has nothing."""
+        topics: dict[str, list[PartitionLoss]] = {}
+        for partition, partition_loss in self.application_losses.items():
+            topics.setdefault(partition.topic, []).append(partition_loss)
+        return {topic: losses for topic, losses in topics.items() if all(loss.has_no_copy for loss in losses)}
 
     @property
     def missing_in_all(self) -> int | None:
@@ -89,10 +104,7 @@ class LossBound:
 
     @property
     def has_clock_skew(self) -> bool:
-        return any(
-            partition_loss.observed_end is not None and partition_loss.age_s is None
-            for partition_loss in self.partitions.values()
-        )
+        return any(loss.observed_end is not None and loss.age_s is None for loss in self.partitions.values())
 
     @property
     def cut_transactions(self) -> tuple[TransactionLoss, ...]:
@@ -100,12 +112,12 @@ class LossBound:
 
     @property
     def text(self) -> str:
-        if self.observed_s is None and len(self.unknown_partitions) == len(self.partitions):
+        if self.observed_s is None and len(self.unknown_partitions) == len(self.application_losses):
             return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
         unknown_text = f" (unknown of {len(self.unknown_partitions)} partition(s))" if self.unknown_partitions else ""
-        if uncopied_losses := self.uncopied:
-            offsets = sum(partition_loss.missing or 0 for partition_loss in uncopied_losses.values())
-            unknown_text += f", {offsets:,} of them in {len(uncopied_losses)} partition(s) that have no copy"
+        if losses := self.without_copy:
+            offsets = sum(loss.missing or 0 for loss in losses.values())
+            unknown_text += f", {offsets:,} of them in {len(losses)} partition(s) that have no copy"
         since_text = (
             "since it was last looked at, and when that was is unknown"
             if self.observed_s is None
@@ -130,59 +142,59 @@ def compute_snapshot_loss(snapshot: MirrorSnapshot) -> LossBound:
     return compute_loss(
         snapshot.statuses,
         snapshot.source_observation,
-        list_known_positions(snapshot),
+        destination.positions if destination else {},
         destination.heartbeats if destination else (),
         now_ms=snapshot.now_ms,
         unmirrored=snapshot.unmirrored,
         without_copies=find_without_copy(snapshot),
-        foreign_starts=list_foreign_starts(snapshot),
+        foreign_starts=destination.foreign_starts if destination else NO_STARTS,
+        early_deletions=list_early_deletions(snapshot),
     )
 
 
-def list_foreign_starts(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
-    """Where somebody else has written the ends of mirror partitions."""
-    if not isinstance(snapshot.destination, DestinationSnapshot):
+def list_early_deletions(snapshot: MirrorSnapshot) -> dict[Partition, EarlyDeletion]:
+    """Empty once the mirror is STOPPED: topics have their own retention then."""
+    destination, source = snapshot.destination, snapshot.source
+    if not isinstance(destination, DestinationSnapshot) or snapshot.mirror.desired is DesiredState.STOPPED:
         return {}
-    return {p: start for p, start in snapshot.destination.foreign_starts.items() if start is not None}
-
-
-def format_foreign_starts(foreign_starts: Mapping[Partition, Offset]) -> str:
-    return join_limited(f"{partition} from offset {start}" for partition, start in sorted(foreign_starts.items()))
-
-
-def list_known_positions(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
-    """Without log ends of which it is not known who wrote them."""
-    if not isinstance(snapshot.destination, DestinationSnapshot):
-        return {}
-    foreign_starts = snapshot.destination.foreign_starts
-    return {p: end for p, end in snapshot.destination.positions.items() if foreign_starts.get(p, end) is not None}
+    source_starts = source.log_starts if isinstance(source, SourceSnapshot) else NO_STARTS
+    without_copy = find_without_copy(snapshot)
+    copies = [status for p, status in snapshot.statuses.items() if p not in without_copy]
+    return find_early_deletions(copies, destination.log_starts, source_starts)
 
 
 def compute_loss(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
-    positions: Mapping[Partition, Offset],
+    log_ends: Mapping[Partition, Offset],
     heartbeats: tuple[Heartbeat, ...],
     *,
     now_ms: int,
     unmirrored: Collection[Partition] = (),
     without_copies: Collection[Partition] = (),
-    foreign_starts: Mapping[Partition, Offset] = NO_STARTS,
+    foreign_starts: Mapping[Partition, Offset | None] = NO_STARTS,
+    early_deletions: Mapping[Partition, EarlyDeletion] = NO_DELETIONS,
 ) -> LossBound:
-    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies, foreign_starts)
-    diverged_starts = {p: s for p, s in foreign_starts.items() if uncopied_reasons.get(p) is UncopiedReason.DIVERGED}
+    positions, known_starts = find_positions(log_ends, foreign_starts), find_lowest_ends(foreign_starts)
+    uncopied_reasons = find_uncopied(statuses, observation, unmirrored, without_copies, known_starts, early_deletions)
+    diverged_starts = {p: s for p, s in known_starts.items() if uncopied_reasons.get(p) is UncopiedReason.DIVERGED}
     starts = find_lowest_ends(diverged_starts, _collect_starts(statuses, observation))
-    partitions = dict(_list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons, starts))
+    deletions = {p: early_deletions[p] for p in early_deletions if uncopied_reasons.get(p) in _PARTLY_COPIED_REASONS}
+    partitions = dict(
+        _list_partition_losses(statuses, observation, positions, now_ms, uncopied_reasons, starts, deletions)
+    )
+    application_losses = {p: partitions[p] for p in sorted(select_application_partitions(partitions))}
     transactions = observation.transactions if observation else ()
     transaction_losses = [_judge_transaction(t, positions) for t in transactions]
     return LossBound(
         partitions=partitions,
-        known_missing=sum(p.missing or 0 for p in partitions.values()),
-        unknown_partitions=tuple(p for p, partition_loss in partitions.items() if partition_loss.missing is None),
+        application_losses=application_losses,
+        known_missing=sum(loss.missing or 0 for loss in application_losses.values()),
+        unknown_partitions=tuple(p for p, loss in application_losses.items() if loss.missing is None),
         topics_listed_s=(
             compute_age_s(now_ms, observation.listed_ms) if observation and observation.listed_ms is not None else None
         ),
-        observed_s=find_oldest([p.age_s for p in partitions.values() if not p.is_outside_bound]),
+        observed_s=find_oldest([loss.age_s for loss in application_losses.values() if loss.is_observed]),
         heartbeats=heartbeats,
         heartbeat_age_s=find_oldest([compute_age_s(now_ms, beat.at_ms) for beat in heartbeats]),
         transactions=tuple(t for t in transaction_losses if t.arrival is not TransactionArrival.COMPLETE),
@@ -209,15 +221,18 @@ def count_missing(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation,
     positions: Mapping[Partition, Offset],
+    early_deletions: Mapping[Partition, EarlyDeletion] = NO_DELETIONS,
 ) -> int | None:
-    """`LossBound.missing_in_all` without the other figures: each scrape of metrics asks for it."""
-    uncopied_reasons = find_uncopied(statuses, observation)
+    """`LossBound.missing_in_all` alone: each scrape of metrics asks for it."""
+    uncopied_reasons = find_uncopied(statuses, observation, early_deletions=early_deletions)
     ends, starts, total = dict(observation.get_ends()), _collect_starts(statuses, observation), 0
-    for partition in statuses.keys() | uncopied_reasons.keys():
-        copied = _find_copied_end(uncopied_reasons.get(partition), starts.get(partition), positions.get(partition))
+    for partition in select_application_partitions(statuses.keys() | uncopied_reasons.keys()):
+        reason = uncopied_reasons.get(partition)
+        copied = _find_copied_end(reason, starts.get(partition), positions.get(partition))
         if copied is None or partition not in ends:
             return None
-        total += max(0, ends[partition].end - copied)
+        deletion = early_deletions.get(partition) if reason in _PARTLY_COPIED_REASONS else None
+        total += max(0, ends[partition].end - copied) + (deletion.count_below(copied) if deletion else 0)
     return total
 
 
@@ -227,6 +242,7 @@ def find_uncopied(
     unmirrored: Collection[Partition] = (),
     without_copies: Collection[Partition] = (),
     foreign_starts: Collection[Partition] = (),
+    early_deletions: Collection[Partition] = (),
 ) -> dict[Partition, UncopiedReason]:
     reasons: dict[Partition, UncopiedReason] = dict.fromkeys(unmirrored, UncopiedReason.NOT_MIRRORED)
     if observation is not None:
@@ -245,6 +261,8 @@ def find_uncopied(
             or _find_divergence(status) is not None
         ):
             reasons[partition] = UncopiedReason.DIVERGED
+        elif partition in early_deletions:
+            reasons[partition] = UncopiedReason.DELETED
     return reasons
 
 
@@ -270,8 +288,8 @@ def find_lowest_ends(*all_ends: Mapping[Partition, Offset | None]) -> dict[Parti
 
 
 def _find_copied_end(reason: UncopiedReason | None, start: Offset | None, position: Offset | None) -> Offset | None:
-    """Below it the destination holds the source's records. `start`: of what it lacks; a copy may not have got there."""
-    if reason is None:
+    """The destination holds the source's records below it. `start`: of what it lacks."""
+    if reason is None or reason is UncopiedReason.DELETED:
         return position
     if reason is UncopiedReason.DIVERGED and start is not None and position is not None:
         return min(start, position)
@@ -296,27 +314,33 @@ def _list_partition_losses(
     now_ms: int,
     uncopied_reasons: Mapping[Partition, UncopiedReason],
     starts: Mapping[Partition, Offset],
+    early_deletions: Mapping[Partition, EarlyDeletion],
 ) -> Iterator[tuple[Partition, PartitionLoss]]:
     observed_ends = dict(observation.get_ends()) if observation else {}
     complete_times = observation.list_complete_times(positions) if observation else {}
+    once_complete = frozenset(observation.list_once_complete()) if observation else frozenset()
     offline = frozenset(observation.get_offline_partitions()) if observation else frozenset()
     for partition in sorted(statuses.keys() | uncopied_reasons.keys()):
         status, observed_end = statuses.get(partition), observed_ends.get(partition)
         # A topic of another mirror, or of somebody else, may have its name on the destination.
         reason, position = uncopied_reasons.get(partition), positions.get(partition)
         copied = _find_copied_end(reason, starts.get(partition), position)
+        deletion = early_deletions.get(partition)
+        deleted = 0 if deletion is None or copied is None else deletion.count_below(copied)
+        complete_ms = None if deleted else complete_times.get(partition)
+        missing = None if copied is None or observed_end is None else max(0, observed_end.end - copied) + deleted
+        lacks_records = position == 0 if observed_end is None else bool(missing)
         yield (
             partition,
             PartitionLoss(
                 position=position if reason is None else None,
                 observed_end=observed_end.end if observed_end else None,
                 age_s=compute_age_s(now_ms, observed_end.at_ms) if observed_end else None,
-                missing=None if copied is None or observed_end is None else max(0, observed_end.end - copied),
-                recovery_point_age_s=(
-                    compute_age_s(now_ms, complete_times[partition]) if partition in complete_times else None
-                ),
+                missing=missing,
+                recovery_point_age_s=None if complete_ms is None else compute_age_s(now_ms, complete_ms),
                 is_offline=partition in offline,
                 is_failed=status is not None and not is_healthy(status),
+                is_never_complete=reason is None and lacks_records and partition not in once_complete,
                 uncopied_reason=reason,
             ),
         )
@@ -361,26 +385,34 @@ def find_oldest(ages: list[float | None]) -> float | None:
     return max(known, default=None) if len(known) == len(ages) else None
 
 
-def can_lose(snapshot: MirrorSnapshot) -> bool:
-    return not snapshot.is_drained and (
-        isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
-    )
+def select_given_up(snapshot: MirrorSnapshot, bound: LossBound) -> Mapping[Partition, PartitionLoss]:
+    """What the destination may lack when it is promoted.
+
+    Where the source is drained: what FAILED partitions lack, and what has no copy, or none of its beginning.
+    """
+    losses = bound.application_losses
+    if can_lose(snapshot):
+        return losses
+    # A plan to drain is refused for what has no copy at all.
+    lacking = bound.uncopied if snapshot.is_drained else list_early_deletions(snapshot)
+    return {p: losses[p] for p in losses.keys() & {*list_failed(snapshot), *lacking}}
 
 
 def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
-    """For a drained source: only what FAILED partitions lack, and what has no copy."""
-    if not snapshot.is_drained and not can_lose(snapshot):
+    is_unplanned = snapshot.is_drained or can_lose(snapshot)
+    if not (is_unplanned or list_failed(snapshot) or list_early_deletions(snapshot)):
         return
     bound = compute_snapshot_loss(snapshot)
-    losses = bound.partitions
-    yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
-    if snapshot.is_drained:
-        losses = {p: losses[p] for p in {*list_failed(snapshot), *bound.uncopied}}
-    yield FigureKey.LOST_OFFSETS, _sum_missing(losses.values()) if losses or not snapshot.is_drained else 0
-    if unknown := sum(partition_loss.missing is None for partition_loss in losses.values()):
+    losses = select_given_up(snapshot, bound)
+    if is_unplanned:
+        yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
+    if losses or is_unplanned:
+        yield FigureKey.LOST_OFFSETS, sum_missing(losses.values()) if losses or not snapshot.is_drained else 0
+    if unknown := count_unknown(losses.values()):
         yield FigureKey.LOST_UNKNOWN_PARTITIONS, unknown
-    yield from list_uncopied_figures(bound)
-    if snapshot.is_drained:
+    if is_unplanned:
+        yield from list_uncopied_figures(bound)
+    if not can_lose(snapshot):
         return
     yield FigureKey.SOURCE_SEEN_S, bound.observed_s
     if (refused_s := find_refused_s(snapshot)) is not None:
@@ -391,14 +423,18 @@ def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
     yield FigureKey.HEARTBEAT_NUMBERS, {str(beat.partition): beat.number for beat in beats}
     if apart := [partition_loss for partition_loss in losses.values() if partition_loss.is_outside_bound]:
         yield FigureKey.OUTSIDE_BOUND_PARTITIONS, len(apart)
-        yield FigureKey.OUTSIDE_BOUND_OFFSETS, _sum_missing(apart)
+        yield FigureKey.OUTSIDE_BOUND_OFFSETS, sum_missing(apart)
     yield from _list_cut_figures(bound, snapshot.source_observation, snapshot.now_ms)
 
 
-def _sum_missing(losses: Collection[PartitionLoss]) -> int | None:
+def sum_missing(losses: Collection[PartitionLoss]) -> int | None:
     """None also where no partition is known to exist."""
     known = [partition_loss.missing for partition_loss in losses if partition_loss.missing is not None]
     return sum(known) if known else None
+
+
+def count_unknown(losses: Iterable[PartitionLoss]) -> int:
+    return sum(partition_loss.missing is None for partition_loss in losses)
 
 
 def list_uncopied_figures(bound: LossBound) -> FigureItems:
@@ -407,8 +443,8 @@ def list_uncopied_figures(bound: LossBound) -> FigureItems:
         yield FigureKey.UNCOPIED_PARTITIONS, None if bound.topics_listed_s is None else 0
         return
     yield FigureKey.UNCOPIED_PARTITIONS, len(rows)
-    yield FigureKey.UNCOPIED_OFFSETS, _sum_missing([partition_loss for _, partition_loss in rows])
-    if unknown := sum(partition_loss.missing is None for _, partition_loss in rows):
+    yield FigureKey.UNCOPIED_OFFSETS, sum_missing([partition_loss for _, partition_loss in rows])
+    if unknown := count_unknown(partition_loss for _, partition_loss in rows):
         yield FigureKey.UNCOPIED_UNKNOWN_PARTITIONS, unknown
     yield FigureKey.UNCOPIED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_LISTED]}
     yield FigureKey.UNCOPIED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_LISTED]}
@@ -420,7 +456,7 @@ def list_transaction_figures(
     ends: Mapping[Partition, Offset],
     now_ms: int,
 ) -> FigureItems:
-    """What became of the observed transactions after the copy has ended. `ends`: last mirrored offsets."""
+    """What became of the observed transactions. `ends`: last mirrored offsets."""
     bound = compute_loss(statuses, observation, ends, (), now_ms=now_ms)
     yield from _list_cut_figures(bound, observation, now_ms)
     if observation is None or observation.transactions_ms is None:
@@ -445,26 +481,17 @@ def _list_cut_figures(bound: LossBound, observation: SourceObservation | None, n
 
 
 def format_uncopied(bound: LossBound) -> str:
-    rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
-    if not rows:
-        return (
-            "none"
-            if bound.topics_listed_s is not None
-            else "unknown: when the source's topics were listed is not known"
-        )
-    unknown_count = sum(partition_loss.missing is None for _, partition_loss in rows)
-    unknown_text = f", and what {unknown_count} of them hold is unknown" if unknown_count else ""
-    total = sum(partition_loss.missing or 0 for _, partition_loss in rows)
-    listed_text = join_limited(
-        f"{p} ({partition_loss.uncopied_reason}: {_format_missing(partition_loss)})" for p, partition_loss in rows
-    )
-    return f"{len(rows):,} partition(s), {total:,} offset(s){unknown_text}: {listed_text}"
+    if bound.uncopied:
+        losses = bound.uncopied
+        offsets, unknown = sum_missing(losses.values()), count_unknown(losses.values())
+        partitions = format_losses(losses)
+        return str(Finding("uncopied", count=len(losses), offsets=offsets, unknown=unknown, partitions=partitions))
+    return "unknown: when the source's topics were listed is not known" if bound.topics_listed_s is None else "none"
 
 
-def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    mirror = snapshot.mirror
-    if (snapshot.is_drained or can_lose(snapshot)) and (bound := compute_snapshot_loss(snapshot)).uncopied:
-        yield Finding("partitions_uncopied", mirror.destination, source=mirror.source, listed=format_uncopied(bound))
+def format_losses(losses: Mapping[Partition, PartitionLoss]) -> list[str]:
+    rows = sorted(losses.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+    return [f"{p} ({loss.uncopied_reason}: {_format_missing(loss)})" for p, loss in rows]
 
 
 def _format_missing(partition_loss: PartitionLoss) -> str:
@@ -478,7 +505,7 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     elif not bound.heartbeats:
         topic = get_heartbeat_topic(mirror.name)
         yield Finding("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
-    for partition, partition_loss in bound.partitions.items():
+    for partition, partition_loss in bound.application_losses.items():
         if partition_loss.is_offline and not partition_loss.is_failed:
             yield Finding("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
     if foreign_starts := list_foreign_starts(snapshot):
@@ -515,7 +542,7 @@ def format_partition_loss(partition_loss: PartitionLoss) -> str:
         missing = (
             "its loss is unknown"
             if partition_loss.missing is None
-            else f"all of it is missing, {partition_loss.missing} offset(s)"
+            else f"{partition_loss.missing} offset(s) are missing"
         )
         return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {_format_last_seen(partition_loss)}"
     position = "position unknown" if partition_loss.position is None else f"position {partition_loss.position}"
@@ -564,17 +591,3 @@ def _format_last_seen(partition_loss: PartitionLoss) -> str:
         if partition_loss.age_s is None and partition_loss.observed_end is not None
         else format_ago(partition_loss.age_s)
     )
-
-
-def format_heartbeats(newest_heartbeats: tuple[Heartbeat, ...], now_ms: int) -> str:
-    if not newest_heartbeats:
-        return "none"
-    return join_limited(
-        f"partition {beat.partition}: number {beat.number}, {_format_heartbeat_age(beat, now_ms)}"
-        for beat in newest_heartbeats
-    )
-
-
-def _format_heartbeat_age(beat: Heartbeat, now_ms: int) -> str:
-    seconds = compute_age_s(now_ms, beat.at_ms)
-    return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"

@@ -53,6 +53,9 @@ class FilterChange:
     exclude_groups: tuple[str, ...] | None = None
     principals: tuple[str, ...] | None = None
     exclude_principals: tuple[str, ...] | None = None
+    exclude_rights: tuple[str, ...] | None = None
+    exclude_settings: tuple[str, ...] | None = None
+    replication_factor: str | None = None
     access: TopicAccess | None = None
     """What becomes of topics that leave; without another filter, of those that were kept closed."""
     with_rights: bool = True
@@ -62,7 +65,7 @@ class FilterChange:
         return bool(self._list_filters())
 
     def apply(self, mirror: Mirror) -> Mirror:
-        return replace(mirror, **self._list_filters())
+        return _drop_paused(replace(mirror, **self._list_filters()))
 
     def _list_filters(self) -> dict[str, Any]:
         filters = {name: getattr(self, name) for name in FILTER_NAMES}
@@ -76,6 +79,8 @@ class ChangeInputs:
     departures: Mapping[str, TopicDeparture]
     source_topics: Collection[str] = ()
     source_groups: Collection[str] | None = None
+    right_starts: tuple[str, ...] | None = ()
+    right_stops: tuple[str, ...] | None = ()
     destination_ids: Mapping[str, str]
     destination_ends: Mapping[Partition, Offset]
     """Log ends of departed topics."""
@@ -89,7 +94,7 @@ class ChangeInputs:
 
 
 class ChangePlan(JsonDocument, frozen=True, kw_only=True):
-    """What `mirror change` would do. Groups are null where the source's are not known."""
+    """What `mirror change` would do. Groups and rights are null where the source's are not known."""
 
     mirror: str
     hash: str
@@ -99,6 +104,9 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
     exclude_groups: tuple[str, ...]
     principals: tuple[str, ...]
     exclude_principals: tuple[str, ...]
+    exclude_rights: tuple[str, ...]
+    exclude_settings: tuple[str, ...]
+    replication_factor: str
     starts: tuple[str, ...]
     """Topics to be created, or adopted."""
     returns: tuple[str, ...]
@@ -114,6 +122,10 @@ class ChangePlan(JsonDocument, frozen=True, kw_only=True):
     warnings: tuple[str, ...]
     group_starts: tuple[str, ...] | None
     group_stops: tuple[str, ...] | None
+    right_starts: tuple[str, ...] | None
+    """ACLs that the next sync creates by the new filters."""
+    right_stops: tuple[str, ...] | None
+    """Copied ACLs that the next sync withdraws."""
     with_rights: bool
     refused: tuple[str, ...]
 
@@ -143,6 +155,16 @@ def list_leaving_topics(mirror: Mirror, statuses: Mapping[Partition, PartitionSt
         return frozenset()
     carried = build_topic_filter(mirror)
     return frozenset(topic for topic in {p.topic for p in statuses} if topic not in carried)
+
+
+def _drop_paused(mirror: Mirror) -> Mirror:
+    # Should they return, they are copied.
+    carried = build_topic_filter(mirror)
+    return replace(mirror, paused_topics=tuple(topic for topic in mirror.paused_topics if topic in carried))
+
+
+def list_paused_topics(mirror: Mirror, statuses: Iterable[Partition]) -> list[str]:
+    return sorted({p.topic for p in statuses} & {*mirror.paused_topics}) if mirror.paused_topics else []
 
 
 def explain_leaving_refusal(mirror: Mirror, statuses: Mapping[Partition, PartitionStatus]) -> Iterator[Finding]:
@@ -200,6 +222,9 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
         exclude_groups=changed.exclude_groups,
         principals=changed.principals,
         exclude_principals=changed.exclude_principals,
+        exclude_rights=changed.exclude_rights,
+        exclude_settings=changed.exclude_settings,
+        replication_factor=changed.replication_factor,
         starts=tuple(new),
         returns=tuple(returns),
         stops=tuple(stops),
@@ -210,6 +235,8 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
         warnings=tuple(_list_warnings(inputs, kept_closed)),
         group_starts=group_starts,
         group_stops=group_stops,
+        right_starts=inputs.right_starts,
+        right_stops=inputs.right_stops,
         with_rights=change.with_rights,
         refused=(),
     )
@@ -299,20 +326,20 @@ def _has_other_access(change: FilterChange, inputs: ChangeInputs, plan: ChangePl
     if change.access is None:
         return False
     recorded = {inputs.departures[topic] for topic in plan.unfinished if topic in inputs.departures}
-    asked = {_get_choice(departure) for departure in recorded}
-    return bool(plan.released) or asked != {(change.access, change.with_rights)}
+    choices = {_get_choice(departure) for departure in recorded}
+    return bool(plan.released) or choices != {(change.access, change.with_rights)}
 
 
 def explain_other_choice(change: FilterChange, departures: Collection[TopicDeparture]) -> Iterator[str]:
     """Recorded filters may be somebody else's, who chose otherwise for the topics that left."""
     newest_ms = max((departure.since_ms for departure in departures), default=0)
     chosen = {d for d in departures if d.since_ms == newest_ms}
-    asked = change.access, change.with_rights or change.access is TopicAccess.CLOSED
-    if change.access is None or asked in {_get_choice(departure) for departure in chosen} or not chosen:
+    choice = change.access, change.with_rights or change.access is TopicAccess.CLOSED
+    if change.access is None or choice in {_get_choice(departure) for departure in chosen} or not chosen:
         return
-    words = {TopicAccess.RELEASED: "released", TopicAccess.CLOSED: "kept closed"}
+    access_texts = {TopicAccess.RELEASED: "released", TopicAccess.CLOSED: "kept closed"}
     recorded = [
-        f"{d.topic} ({words[d.access]}{'' if d.with_rights else ', without rights'})"
+        f"{d.topic} ({access_texts[d.access]}{'' if d.with_rights else ', without rights'})"
         for d in sorted(chosen, key=lambda d: d.topic)
     ]
     yield (
@@ -368,10 +395,17 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
         ("groups that start", plan.group_starts),
         ("groups that stop; what was committed for them stays", plan.group_stops),
     )
+    right_changes: tuple[tuple[str, Collection[str] | None], ...] = (
+        (f"rights that the next sync creates on {destination}", plan.right_starts),
+        (f"copied rights that the next sync withdraws on {destination}", plan.right_stops),
+    )
     yield f"topics {' '.join(plan.topics)}, excluded {' '.join(plan.exclude_topics) or 'none'}"
     yield f"groups {' '.join(plan.groups) or 'none'}, excluded {' '.join(plan.exclude_groups) or 'none'}"
     yield f"rights of {' '.join(plan.principals) or 'none'}, excluded {' '.join(plan.exclude_principals) or 'none'}"
-    for noun, rows in (("topic", topics), ("group", groups)):
+    yield f"rights excluded: {', '.join(plan.exclude_rights) or 'none'}"
+    yield f"settings excluded: {' '.join(plan.exclude_settings) or 'none'}"
+    yield f"replication factor of topics that are created: {plan.replication_factor}"
+    for noun, rows in (("topic", topics), ("group", groups), ("right", right_changes)):
         for text, names in rows:
             if names is None:
                 yield f"{text}: not known now"
@@ -388,7 +422,8 @@ def format_plan(plan: ChangePlan, mirror: Mirror) -> Iterator[str]:
 def split_filters(mirror: Mirror, into: MirrorName, topics: tuple[str, ...]) -> tuple[Mirror, Mirror]:
     """What stays, and the new mirror. A topic passes the filters of one of them at most."""
     excluded = tuple(dict.fromkeys((*mirror.exclude_topics, *topics)))
-    return replace(mirror, exclude_topics=excluded), replace(mirror, name=into, topics=topics)
+    remaining, new = replace(mirror, exclude_topics=excluded), replace(mirror, name=into, topics=topics)
+    return _drop_paused(remaining), _drop_paused(new)
 
 
 def plan_split(into: MirrorName, topics: tuple[str, ...], inputs: ChangeInputs) -> SplitPlan:

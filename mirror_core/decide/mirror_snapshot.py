@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from mirror_core.decide.quota_plan import NO_QUOTAS, QuotaComparison
+from mirror_core.decide.steps import HoldingRun
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig, WriteBarrier
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror, PartitionState, PartitionStatus, is_lease_fresh
-from mirror_core.model.names import ClusterName, Offset, Partition
+from mirror_core.model.mirror import (
+    DesiredState,
+    GroupSyncTime,
+    Lease,
+    Mirror,
+    PartitionState,
+    PartitionStatus,
+    is_lease_age_unknown,
+    is_lease_fresh,
+)
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode
@@ -61,16 +72,17 @@ class SourceSnapshot:
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
     """Share groups have the start offset here, plus the number of records acknowledged behind it."""
     share_groups: Mapping[str, int | None] = field(default_factory=dict)
-    """Acknowledged records that a cluster delivers again if it begins at the start offset. None: unknown."""
+    """Acknowledged records that a cluster delivers again if it begins at the start offset."""
     grants: tuple[Acl, ...] = ()
     groups_unread: int = 0
     groups_partly_listed: bool = False
     """Without those whose coordinator is away."""
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     offline_partitions: tuple[Partition, ...] = ()
     state_writers: tuple[str, ...] = ()
     hidden: HiddenTopics = NO_HIDDEN_TOPICS
     stray_denials: tuple[Finding, ...] = ()
-    fence_side_effects: str = ""
+    fence_side_effects: Finding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +92,7 @@ class DestinationSnapshot:
     positions: Mapping[Partition, Offset]
     """Log ends: the next offset to copy."""
     authorizer: bool
+    log_starts: Mapping[Partition, Offset] = field(default_factory=dict)
     foreign_starts: Mapping[Partition, Offset | None] = field(default_factory=dict)
     """Where somebody else has written the ends of mirror partitions. None: whether that is so is not known."""
     committed: Mapping[str, Mapping[Partition, Offset]] = field(default_factory=dict)
@@ -102,6 +115,12 @@ class UnseenCluster:
     reason: str
 
 
+class CopyingState(StrEnum):
+    WORKS = "works"
+    PAUSED = "paused"
+    ABSENT = "absent"
+
+
 class StandstillForecast(NamedTuple):
     """How long the earlier run `basis` took."""
 
@@ -118,7 +137,7 @@ class MirrorSnapshot:
     source: SourceSnapshot | UnseenCluster
     destination: DestinationSnapshot | UnseenCluster
     lease: Lease | None
-    active_run: str | None
+    active_run: HoldingRun | None
     grants: tuple[str, ...]
     """An approval of rights is bound to them: for a planned failover what applications hold on the source and the final
     sync stages, otherwise what is staged.
@@ -151,7 +170,7 @@ class MirrorSnapshot:
     promotion_grants: tuple[Acl, ...] | None = None
     unbacked_grants: tuple[Acl, ...] = ()
     excluded_principals: tuple[str, ...] = ()
-    """They may write on the source; the mirror does not sync their rights."""
+    """With rights to change topics on the source that the mirror does not sync."""
     sibling_mirrors: tuple[tuple[Mirror, int], ...] = ()
     unusable_fence_commands: tuple[Finding, ...] = ()
     source_authorizer: AuthorizerConfig = KAFKA_AUTHORIZER
@@ -181,6 +200,17 @@ class MirrorSnapshot:
         return is_lease_fresh(self.lease, self.state_read_ms)
 
     @property
+    def lacks_data_plane(self) -> bool:
+        """False where clocks leave it unknown."""
+        return not self.has_data_plane and not is_lease_age_unknown(self.lease, self.state_read_ms)
+
+    @property
+    def copying(self) -> CopyingState:
+        if self.mirror.desired is DesiredState.PAUSED:
+            return CopyingState.PAUSED
+        return CopyingState.ABSENT if self.lacks_data_plane else CopyingState.WORKS
+
+    @property
     def broker_now_ms(self) -> int:
         """By which runs, comparisons and drills are dated."""
         return self.now_ms - self.owner_ahead_ms
@@ -197,6 +227,12 @@ def select_healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partit
     return {p: statuses[p] for p in sorted(statuses) if is_healthy(statuses[p])}
 
 
+def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
+    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
+    all_partitions = frozenset(partitions)
+    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
+
+
 def is_healthy(status: PartitionStatus) -> bool:
     return status.state is not PartitionState.FAILED and status.reason is None
 
@@ -208,7 +244,7 @@ def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]
     """
     ends = snapshot.source.stable_ends if isinstance(snapshot.source, SourceSnapshot) else {}
     source_topics = snapshot.source.topics if isinstance(snapshot.source, SourceSnapshot) else {}
-    positions = snapshot.destination.positions if isinstance(snapshot.destination, DestinationSnapshot) else {}
+    positions = list_known_positions(snapshot)
     without_copy = find_without_copy(snapshot)
     for partition, status in sorted(snapshot.statuses.items()):
         end, position = ends.get(partition), positions.get(partition)
@@ -228,3 +264,33 @@ def find_without_copy(snapshot: MirrorSnapshot) -> frozenset[Partition]:
     ids = {name: topic.id for name, topic in destination.topics.items()}
     lacking = (p for p, s in snapshot.statuses.items() if ids.get(p.topic) != s.destination_topic_id)
     return frozenset(p for p in lacking if p.topic not in destination.hidden.topics)
+
+
+def can_lose(snapshot: MirrorSnapshot) -> bool:
+    return not snapshot.is_drained and (
+        isinstance(snapshot.source, UnseenCluster) or snapshot.mode is RunMode.UNPLANNED
+    )
+
+
+def list_foreign_starts(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
+    """Where somebody else has written the ends of mirror partitions."""
+    if not isinstance(snapshot.destination, DestinationSnapshot):
+        return {}
+    return {p: start for p, start in snapshot.destination.foreign_starts.items() if start is not None}
+
+
+def format_foreign_starts(foreign_starts: Mapping[Partition, Offset]) -> str:
+    return join_limited(f"{partition} from offset {start}" for partition, start in sorted(foreign_starts.items()))
+
+
+def list_known_positions(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
+    if not isinstance(snapshot.destination, DestinationSnapshot):
+        return {}
+    return find_positions(snapshot.destination.positions, snapshot.destination.foreign_starts)
+
+
+def find_positions(
+    log_ends: Mapping[Partition, Offset], foreign_starts: Mapping[Partition, Offset | None]
+) -> dict[Partition, Offset]:
+    """Next offsets to copy: ends of what the mirror itself wrote. Without those that are not known."""
+    return {p: min(end, start) for p, end in log_ends.items() if (start := foreign_starts.get(p, end)) is not None}

@@ -124,7 +124,7 @@ class ChangedTopics(NamedTuple):
 def warn_sibling_mirrors(
     source: ClusterName, siblings: Collection[tuple[Mirror, frozenset[str]]], changed: ChangedTopics | None
 ) -> Iterator[Finding]:
-    """`siblings`: with the topics that each shares; `changed`: None while the old source is unseen."""
+    """`siblings`: with shared topics; `changed`: None while the old source is unseen."""
     for sibling, topics in siblings:
         name, destination, shared = sibling.name, sibling.destination, sorted(topics)
         if changed is None:

@@ -27,7 +27,7 @@ LEVEL_RECORDS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParityRow:
-    """One row of the result table: the bounds of two logs (level 1), or one chunk of both."""
+    """The bounds of two logs (level 1), or one chunk of both."""
 
     partition: Partition
     chunk: int
@@ -82,8 +82,7 @@ def compare_log_bounds(
 ) -> tuple[tuple[ParityRow, ...], ParityRange]:
     """What is known of a range without reading records, and the part that both logs hold.
 
-    Read the destination before the source: the source only grows at its end and loses at its start, so a correct mirror
-    seen earlier never reaches beyond it.
+    Read the destination before the source: a correct mirror seen earlier never reaches beyond it.
     """
     partition = parity_range.partition
     start = Offset(min(max(parity_range.start, source.start), parity_range.end))
@@ -190,8 +189,8 @@ def share_ranges(ranges: Iterable[ParityRange], tasks: int, size: int) -> list[t
 def plan_rounds(ranges: Sequence[ParityRange], tasks: int, size: int) -> Iterator[list[tuple[ParityRange, ...]]]:
     """Like `share_ranges`, in rounds of shares of at most one chunk: a killed process loses one round.
 
-    Each partition's chunks come in order, so a finished round proves a beginning. Compacted partitions come last and
-    whole: for each piece that differs the log is read to its end.
+    Chunks come in order, so a finished round proves a beginning. Compacted partitions come last and whole: each piece
+    that differs is read to the log's end.
     """
     # One after the other: of a long past there are millions.
     pieces = heapq.merge(
@@ -364,7 +363,6 @@ def _can_join(left: ParityRow, right: ParityRow) -> bool:
 
 
 def _join_rows(left: ParityRow, right: ParityRow) -> ParityRow:
-    """Digests are sums, so the order of comparing and joining does not matter."""
     records = (left.src_count or 0) + (right.src_count or 0)
     digest = f"{(int(left.src_digest, 16) + int(right.src_digest, 16)) % _DIGEST_MODULUS:032x}"
     return replace(
@@ -379,7 +377,6 @@ def _join_rows(left: ParityRow, right: ParityRow) -> ParityRow:
 
 
 def _limit_findings(rows: Sequence[ParityRow]) -> Iterable[ParityRow]:
-    """Keeps findings that may be among the first ones reported, and each row's first."""
     sort_keys = sorted(_to_sort_key(finding) for row in rows for finding in row.findings)
     if len(sort_keys) <= MAX_FINDINGS:
         return rows

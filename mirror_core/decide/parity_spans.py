@@ -12,10 +12,8 @@ from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import ParityRange
 
 SPAN_BYTES: Final = 256 << 20
-ASSUMED_BYTES_PER_OFFSET: Final = 1_000.0
-"""Where brokers do not say how large a log is."""
-SPAN_COST_BYTES: Final = 256 << 10
-"""An empty span takes about as long as reading this much."""
+ASSUMED_BYTES_PER_OFFSET: Final = 1_000.0  # where brokers do not say how large a log is
+SPAN_COST_BYTES: Final = 256 << 10  # an empty span takes about as long as reading this much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +31,7 @@ def cut_spans(
 
     A compacted partition stays whole: for each span that differs its logs are read to their ends.
     """
-    return tuple(span for one in ranges for span in _cut_range(one, bytes_per_offset, chunk, target))
+    return tuple(span for parity_range in ranges for span in _cut_range(parity_range, bytes_per_offset, chunk, target))
 
 
 def _cut_range(

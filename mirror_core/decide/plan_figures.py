@@ -10,7 +10,7 @@ from typing import Final
 from mirror_core.decide import clock_skew, failover_scope, fence_limits
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.consistency_groups import list_completeness_figures
-from mirror_core.decide.deletion_hold import list_held_figures
+from mirror_core.decide.deletion_hold import format_early_deletions, list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
@@ -28,21 +28,25 @@ from mirror_core.decide.group_coverage import (
     list_uncommitted,
 )
 from mirror_core.decide.loss_bound import (
-    can_lose,
     compute_snapshot_loss,
+    count_unknown,
+    format_losses,
+    list_early_deletions,
     list_loss_figures,
     list_loss_warnings,
     list_partition_loss_figures,
-    warn_uncopied,
+    sum_missing,
 )
-from mirror_core.decide.mirror_change import warn_closed_topics, warn_leaving_topics
+from mirror_core.decide.mirror_change import list_paused_topics, warn_closed_topics, warn_leaving_topics
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     NO_HIDDEN_TOPICS,
+    CopyingState,
     DestinationSnapshot,
     MirrorSnapshot,
     SourceSnapshot,
     UnseenCluster,
+    can_lose,
     find_without_copy,
     list_failed,
     list_lags,
@@ -51,7 +55,7 @@ from mirror_core.decide.verification import find_differences, format_differences
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus
 from mirror_core.model.names import Partition
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX, KnownDifference
 from mirror_core.model.run import RunMode
@@ -69,6 +73,8 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if failover_scope.has_moved(snapshot):
         yield from _warn_fence(snapshot)
         return
+    if snapshot.left_behind:
+        yield from failover_scope.explain_never_complete(snapshot, left_behind=True)
     yield from _warn_differences(snapshot)
     yield from warn_uncopied(snapshot)
     yield from _warn_fence(snapshot)
@@ -77,6 +83,8 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from clock_skew.warn_clock_skew(snapshot)
     yield from _warn_failed_partitions(snapshot)
     yield from failover_scope.warn_left_behind(snapshot)
+    if paused := list_paused_topics(mirror, snapshot.statuses):
+        yield Finding("topics_paused", mirror.name, topics=paused)
     yield from warn_leaving_topics(mirror, snapshot.leaving_topics)
     yield from warn_closed_topics(mirror, snapshot.closed_topics, _explain_unenforced(snapshot))
     if never_copied := format_never_copied(snapshot.statuses):
@@ -87,7 +95,15 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from _warn_source(snapshot, snapshot.source)
         if snapshot.forecast and (backlog := compute_backlog(snapshot)) != 0:
             earlier_s, basis = snapshot.forecast.seconds, snapshot.forecast.basis
-            yield Finding("standstill_unpredicted", mirror.name, offsets=backlog, earlier_s=earlier_s, basis=basis)
+            yield Finding(
+                "standstill_unpredicted",
+                mirror.name,
+                offsets=backlog,
+                earlier_s=earlier_s,
+                basis=basis,
+                mirror=mirror.name,
+                copying=snapshot.copying,
+            )
     yield from _warn_groups_left(snapshot)
     yield from fence_limits.warn_foreign_authorizers(snapshot)
     if snapshot.mode is RunMode.PLANNED and mirror.desired is not DesiredState.STOPPED:
@@ -114,7 +130,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 def _warn_fence(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from describe_fence(snapshot.pending_fence)
     if isinstance(snapshot.source, SourceSnapshot):
-        runs = (snapshot.active_run,) if snapshot.active_run else ()
+        runs = (snapshot.active_run.id,) if snapshot.active_run else ()
         yield from warn_pending_fence(snapshot.pending_fence, runs)
     yield from snapshot.watcher_alarms
 
@@ -172,11 +188,35 @@ def _describe_differences(
         yield Finding("copy_unreadable", mirror.name, destination=mirror.destination, listed=text, ends_run=ends_run)
 
 
+def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    mirror = snapshot.mirror
+    bound = compute_snapshot_loss(snapshot) if snapshot.is_drained or can_lose(snapshot) else None
+    if bound and (losses := bound.without_copy):
+        whole_topics = bound.group_whole_topics()
+        names = {topic: f"{topic} ({format_count(len(rows), 'partition')})" for topic, rows in whole_topics.items()}
+        unknown_topics = {topic for topic, rows in whole_topics.items() if count_unknown(rows)}
+        yield Finding(
+            "partitions_uncopied",
+            mirror.destination,
+            source=mirror.source,
+            count=len(losses),
+            offsets=sum_missing(losses.values()),
+            unknown=count_unknown(losses.values()),
+            partitions=format_losses(losses),
+            unknown_in_topics=sum(map(count_unknown, whole_topics.values())),
+            unknown_topics=[name for topic, name in names.items() if topic in unknown_topics],
+            counted_topics=[name for topic, name in names.items() if topic not in unknown_topics],
+        )
+    if early_deletions := list_early_deletions(snapshot):
+        listed = format_early_deletions(early_deletions)
+        yield Finding("deleted_early", mirror.destination, source=mirror.source, listed=listed)
+
+
 def _warn_long_standstill(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, lease = snapshot.mirror.name, snapshot.lease
-    if lease is None or not snapshot.has_data_plane:
-        yield Finding("data_plane_absent", mirror)
-    elif lease.wait_reasons:
+    if snapshot.copying is not CopyingState.WORKS:
+        yield Finding("nobody_copies", mirror, mirror=mirror, copying=snapshot.copying)
+    elif lease is not None and lease.wait_reasons:
         yield Finding("copying_waits", mirror, reasons=lease.wait_reasons)
 
 
@@ -187,19 +227,31 @@ def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 
 
 def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    lacking, gone_topics = find_without_copy(snapshot), find_gone_topics(snapshot)
-    failed = [p for p in list_failed(snapshot) if p not in lacking]
-    failed = [p for p in failed if p.topic not in gone_topics or snapshot.statuses[p].kind is not FailureKind.GONE]
-    if failed:
+    gone_topics = find_gone_topics(snapshot)
+    if failed := _list_failed_with_source(snapshot):
+        partitions = compute_snapshot_loss(snapshot).partitions
+        losses = [partitions[p] for p in failed]
         yield Finding(
             "partitions_failed",
             snapshot.mirror.name,
             count=len(failed),
+            lost=sum_missing(losses),
+            unknown=count_unknown(losses),
             failures=[f"{p}{_format_failure(snapshot.statuses[p])}" for p in failed[:MAX_LISTED_FAILED]],
             more=max(0, len(failed) - MAX_LISTED_FAILED),
         )
     if gone_topics:
         yield Finding("topics_gone_from_source", snapshot.mirror.source, topics=sorted(gone_topics))
+
+
+def _list_failed_with_source(snapshot: MirrorSnapshot) -> list[Partition]:
+    """They have copies, and the source has, or may have, newer records."""
+    lacking, gone_topics = find_without_copy(snapshot), find_gone_topics(snapshot)
+    return [
+        p
+        for p in list_failed(snapshot)
+        if p not in lacking and (p.topic not in gone_topics or snapshot.statuses[p].kind is not FailureKind.GONE)
+    ]
 
 
 def _format_failure(status: PartitionStatus) -> str:
@@ -281,7 +333,8 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
 def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, destination = snapshot.mirror, snapshot.destination
     if isinstance(snapshot.source, SourceSnapshot):
-        yield Finding("source_answers", mirror.source)
+        lacking = {*_list_failed_with_source(snapshot), *list_early_deletions(snapshot)}
+        yield Finding("source_answers", mirror.source, failed=len(lacking))
     if mirror.is_preparing:
         yield Finding("failback_broken_off", mirror.failback_run, source=mirror.source, destination=mirror.destination)
     if snapshot.continues_run is not None:
@@ -306,12 +359,6 @@ def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield Finding("topic_never_created", topic, destination=mirror.destination, mirror=mirror.name)
     for topic in sorted((find_lost_topics(snapshot) - hidden.topics) & created_topics):
         yield Finding("topic_replaced", topic, destination=mirror.destination)
-    unready = sorted(p for p, s in snapshot.statuses.items() if s.state in (PartitionState.UNKNOWN, _ALIGNING))
-    if unready:
-        yield Finding("unfinished_copy_promoted", mirror.destination, partitions=unready)
-
-
-_ALIGNING: Final = PartitionState.LOG_ALIGNMENT
 
 
 def list_plan_unknowns(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -333,7 +380,8 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
     lags = [lag for partition, lag in list_lags(snapshot) if partition not in left_partitions]
     yield FigureKey.RIGHTS_GIVEN, None if snapshot.promotion_grants is None else len(snapshot.promotion_grants)
-    yield FigureKey.LAG_OFFSETS, None if None in lags else sum(max(0, lag or 0) for lag in lags)
+    is_lag_known = snapshot.statuses and None not in lags
+    yield FigureKey.LAG_OFFSETS, sum(max(0, lag or 0) for lag in lags) if is_lag_known else None
     yield from failover_scope.list_left_behind_figures(snapshot)
     yield from list_held_figures(snapshot.statuses)
     seconds = predict_standstill_s(snapshot)

@@ -12,7 +12,8 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
+from mirror_core.model.run import Plan, Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
+from mirror_core.model.text import format_count
 
 
 class RtoVerdict(StrEnum):
@@ -57,17 +58,28 @@ class WriteOutage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UncountedLoss:
+    unknown_topics: tuple[str, ...] = ()
+    """Lost whole, with their numbers of partitions; size unknown."""
+    counted_topics: tuple[str, ...] = ()
+    """Lost whole, and counted."""
+    unknown_partitions: int = 0
+    """In other topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunLoss:
     offsets: int | None
     is_minimum: bool = False
+    uncounted: UncountedLoss = UncountedLoss()
     unseen_s: float | None = None
     """What the source took in these seconds is not in it."""
     unseen_offsets: int | None = None
     """What that probably was."""
     taken_since: int = 0
     """Offsets that the source took after it was given up, as far as known. They are not in `offsets`."""
-    taken_since_saved_to: str = ""
-    """Where a failback has saved them before they were discarded. Empty: it has not."""
+    taken_since_saved_to: tuple[str, ...] = ()
+    """Folders to which a failback has saved them before they were discarded. Empty: it has not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +94,16 @@ class RunResult:
     """Null: a failback."""
     saved: int | None = None
     """A failback: records that only the old source had."""
-    saved_to: str = ""
+    saved_to: tuple[str, ...] = ()
+    """Folders."""
     groups_left: tuple[str, ...] = ()
     """Consumer groups whose offsets were not brought over, and why."""
+    moved_by: str = ""
+    """The run that moved applications: of a failback, its way home. Empty: unknown."""
+    mode: RunMode = RunMode.PLANNED
+    """The mode of that run."""
+    left: ClusterName
+    """The cluster that it moved them from."""
     outage: WriteOutage | None = None
     heartbeats_not_compared: tuple[str, ...] = ()
     """Partitions of Mirrorbook's own heartbeats that a planned failover promoted without a comparison."""
@@ -165,19 +184,25 @@ def decide_run_result(
             old_source=mirror.source,
             loss=replace(decide_loss(run), taken_since_saved_to=_find_discarded_to(tuple(failback_steps))),
             groups_left=list_groups_left(records),
+            moved_by=run.id,
+            mode=run.plan.mode,
+            left=mirror.source,
             outage=measure_outage(run, records),
             heartbeats_not_compared=_list_step_values(records, FigureKey.HEARTBEATS_NOT_COMPARED),
         )
     saved, saved_to = find_saved(records)
-    outage = None if reverse is None else measure_outage(*reverse)
+    home, home_steps = (None, ()) if reverse is None else (reverse[0], tuple(reverse[1]))
     return RunResult(
         applications=mirror.source,
         old_source=mirror.source,
         loss=None,
         saved=saved,
         saved_to=saved_to,
-        groups_left=() if reverse is None else list_groups_left(reverse[1]),
-        outage=outage,
+        groups_left=list_groups_left(home_steps),
+        moved_by="" if home is None else home.id,
+        mode=RunMode.PLANNED if home is None else home.plan.mode,
+        left=mirror.destination,
+        outage=None if home is None else measure_outage(home, home_steps),
     )
 
 
@@ -189,16 +214,23 @@ def _list_step_values(steps: Iterable[StepRecord], key: FigureKey) -> tuple[str,
     return next((list_values(step.evidence, key) for step in steps if key in step.evidence), ())
 
 
-def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, str]:
-    salvage = next((s for s in steps if s.step == "salvage" and s.state is StepState.DONE), None)
-    count = salvage.evidence.get("records") if salvage else None
-    folder = salvage.evidence.get("folder") if salvage else None
-    return count if isinstance(count, int) else None, str(folder or "")
+def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, tuple[str, ...]]:
+    """(records, folders): of step salvage, and of what align has saved since."""
+    evidence = {s.step: s.evidence for s in steps if s.state is StepState.DONE}
+    salvage, align = evidence.get("salvage", {}), evidence.get("align", {})
+    count, later_folders = salvage.get("records"), align.get("folder")
+    added = [salvage.get("beginnings_records"), align.get("records_grown_since")]
+    folders = [salvage.get("folder"), salvage.get("beginnings_folder"), align.get("beginnings_folder")]
+    folders += later_folders if isinstance(later_folders, tuple) else ()
+    return (
+        count + sum(number for number in added if isinstance(number, int)) if isinstance(count, int) else None,
+        tuple(dict.fromkeys(str(folder) for folder in folders if folder)),
+    )
 
 
-def _find_discarded_to(steps: Collection[StepRecord]) -> str:
+def _find_discarded_to(steps: Collection[StepRecord]) -> tuple[str, ...]:
     is_discarded = any(step.step == "align" and step.state is StepState.DONE for step in steps)
-    return find_saved(steps)[1] if is_discarded else ""
+    return find_saved(steps)[1] if is_discarded else ()
 
 
 def decide_loss(run: Run) -> RunLoss:
@@ -210,8 +242,60 @@ def decide_loss(run: Run) -> RunLoss:
     return RunLoss(
         offsets=forecast.lost_offsets,
         is_minimum=forecast.lost_is_minimum,
+        uncounted=find_uncounted_loss(run.plan),
         unseen_s=forecast.taking_s,
         unseen_offsets=forecast.unseen_offsets,
+    )
+
+
+def find_uncounted_loss(plan: Plan) -> UncountedLoss:
+    uncopied = next((w.values for w in plan.warnings if w.code == "partitions_uncopied"), {})
+    unknown = _to_count(plan.figures.get(FigureKey.LOST_UNKNOWN_PARTITIONS))
+    is_counted = isinstance(plan.forecast, PlanForecast) and plan.forecast.lost_offsets is not None
+    return UncountedLoss(
+        unknown_topics=_to_names(uncopied.get("unknown_topics")),
+        counted_topics=_to_names(uncopied.get("counted_topics")),
+        unknown_partitions=unknown - _to_count(uncopied.get("unknown_in_topics")) if is_counted else 0,
+    )
+
+
+def _to_count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _to_names(value: object) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
+
+
+def format_uncounted(loss: UncountedLoss) -> str:
+    """Follows a loss. Empty: that counts all."""
+    if loss == UncountedLoss():
+        return ""
+    finding = Finding(
+        "loss_uncounted",
+        unknown_topics=loss.unknown_topics,
+        counted_topics=loss.counted_topics,
+        others=loss.unknown_partitions,
+    )
+    return f"; and {finding}"
+
+
+def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
+    if loss.offsets == 0 and not loss.is_minimum:
+        return "nothing"
+    if loss.offsets is None and not loss.is_minimum:
+        return "unknown: the report says what was compared"
+    counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "record")
+    uncounted = format_uncounted(loss.uncounted)
+    least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
+    if loss.unseen_s is None:
+        return f"{least}{uncounted}"
+    unseen = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"
+    probable = f"{unseen} not copied if it wrote on as before, none once it was down"
+    counted_first = "" if loss.offsets == 0 else f"{least}, and "
+    return (
+        f"{counted_first}what {source} took in the {loss.unseen_s:,.1f} s before, when nobody observed it"
+        f" ({probable}); the exact number is known when {source} is back{uncounted}"
     )
 
 

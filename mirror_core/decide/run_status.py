@@ -15,14 +15,23 @@ from mirror_core.decide.fence_state import FenceState
 from mirror_core.decide.fence_state import find_fence_state as debt_standing
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
 from mirror_core.decide.run_result import find_saved, format_health, read_health
-from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
+from mirror_core.decide.steps import RUN_STEPS, RunVerb, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.errors import Indeterminate
 from mirror_core.model.figures import FigureKey, list_values
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
 from mirror_core.model.names import MirrorName, format_reverse_name, get_base_name
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState, find_last_begun
+from mirror_core.model.run import (
+    FailbackStrategy,
+    Run,
+    RunKind,
+    RunMode,
+    RunState,
+    StepRecord,
+    StepState,
+    find_last_begun,
+)
 from mirror_core.model.text import format_count, join_limited
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
 
@@ -58,7 +67,7 @@ def find_run_progress(run: Run, steps: Iterable[StepRecord]) -> RunProgress:
 
 
 def _find_newest_step(run: Run, steps: Iterable[StepRecord]) -> StepRecord | None:
-    """By the order of steps: the clocks of two machines may differ, and one may be set back."""
+    """By the order of steps, since clocks of machines differ."""
     step_names = list_step_names(run.plan.kind, run.plan.mode)
     by_name = {record.step: record for record in steps}
     if unknown := sorted(by_name.keys() - set(step_names)):
@@ -84,6 +93,10 @@ class RunSituation:
     """Partitions that a planned failover has yet to drain: it cannot."""
     lifted_denials: int = 0
     """DENYs of this run's fence that the source no longer has: applications may write there."""
+    unread_home: Sequence[str] = ()
+    """What is known of a failback's way home, if the old source, which keeps its state, is silent."""
+    ended_failback: str = ""
+    """Id of the failback that this run was the way home of. Empty: it has not ended, or is not known."""
 
 
 class OpenRunFence(StrEnum):
@@ -131,7 +144,9 @@ def find_next_failback(run: Run, runs: Iterable[Run]) -> Run | None:
 
 def format_not_begun(mirror: Mirror, previous_run: Run | None, previous_status: Sequence[str]) -> tuple[str, ...]:
     if previous_run is None and mirror.desired is DesiredState.STOPPED:
-        return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
+        if mirror.failback_run:
+            return (f"Nothing was begun. Mirror {mirror.name} is stopped: who may write where is not recorded.",)
+        return (f"Nothing was begun: applications write on {mirror.source}, as before; {mirror.name} is stopped.",)
     if previous_run is None:
         return (
             (
@@ -157,6 +172,15 @@ def can_have_reverse_failover(run: Run, steps: Iterable[StepRecord]) -> bool:
     return is_open and any(step.step == "catch_up" for step in steps)
 
 
+def explain_only_copy(mirror: Mirror, run: Run, steps: Iterable[StepRecord]) -> Finding | None:
+    """If a failback has deleted topics on the old source, and not copied them back yet."""
+    states = {step.step: step.state for step in steps}
+    topics = sorted(t for t, strategy in run.plan.strategies.items() if strategy is FailbackStrategy.RECREATE)
+    if run.ended_ms is not None or not topics or "align" not in states or states.get("catch_up") is StepState.DONE:
+        return None
+    return Finding("new_primary_alone", mirror.destination, source=mirror.source, topics=topics)
+
+
 def format_run_status(situation: RunSituation) -> tuple[str, ...]:
     match situation.run.state:
         case RunState.DONE:
@@ -174,6 +198,9 @@ def format_run_status(situation: RunSituation) -> tuple[str, ...]:
 
 def _format_failed_over(situation: RunSituation) -> Iterator[str]:
     mirror, name = situation.mirror, situation.mirror.name
+    if run := situation.ended_failback:
+        yield f"{Finding('way_home_over_since', name, run=run, mirror=get_base_name(name))}."
+        return
     yield f"Applications write on {mirror.destination}: point those there that don't follow by themselves."
     if certificates := certificate_coverage.read_coverage_evidence(situation.steps):
         summary = certificate_coverage.summarize_coverage(certificates)
@@ -190,7 +217,10 @@ def _format_failed_over(situation: RunSituation) -> Iterator[str]:
     if canary is not None and (health := read_health(canary.evidence)) is not None and not health.is_well:
         yield f"{format_health(health)}."
     if mirror.failback_run:
-        yield f"Next: `mirrorbook failback resume {get_base_name(name)}` protects {mirror.destination} again."
+        yield (
+            f"Next, when {mirror.source} answers: `mirrorbook failback resume {get_base_name(name)}` protects"
+            f" {mirror.destination} again."
+        )
     else:
         yield f"Next, when {mirror.source} is well again: `mirrorbook failback plan {name}`."
 
@@ -226,14 +256,14 @@ def _format_failed_back(situation: RunSituation) -> Iterator[str]:
             " at work goes on by itself."
         )
         yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
-    saved, folder = find_saved(situation.steps)
-    if saved != 0 and folder:
-        replay = Finding("saved_in_no_topic", folder=folder)
-        yield f"Records that only {mirror.source} had are in {folder}, and in no topic: {replay}."
+    saved, folders = find_saved(situation.steps)
+    if saved != 0 and folders:
+        replay = Finding("saved_in_no_topic", folders=folders)
+        yield f"Records that only {mirror.source} had are in {', '.join(folders)}, and in no topic: {replay}."
     if situation.failed_partitions:
         yield (
-            f"{len(situation.failed_partitions)} partition(s) FAILED: `mirrorbook mirror describe {mirror.name}` names"
-            " them."
+            f"{format_count(len(situation.failed_partitions), 'partition')} FAILED: `mirrorbook mirror describe"
+            f" {mirror.name}` says which."
         )
 
 
@@ -265,8 +295,10 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
     verb = f"mirrorbook {run.plan.kind}"
     progress = find_run_progress(run, situation.steps)
     yield f"Run {run.id} has not ended: {_format_place(situation)}."
-    yield _format_run_writers(situation, progress.writes)
+    yield from situation.unread_home or (_format_run_writers(situation, progress.writes),)
     has_conductor = situation.conductor.state is ConductorState.ALIVE
+    if only_copy := explain_only_copy(mirror, run, situation.steps):
+        yield f"{only_copy}."
     if has_conductor:
         yield f"It is {situation.conductor}."
     if run.state is RunState.ABORTING:
@@ -399,14 +431,16 @@ STALLED_AFTER_MS: Final = 60_000
 
 
 def is_conducted(conductor: ConductorStatus) -> bool | None:
-    """None if unknown. A run that was just released counts as conducted: Airflow takes time between two tasks."""
+    """A run that was just released counts as conducted: Airflow takes time between two tasks."""
     if conductor.state is ConductorState.UNKNOWN:
         return None
     patience_s = CONDUCTOR_TIMEOUT_S + (_BETWEEN_TASKS_S if conductor.state is ConductorState.RELEASED else 0.0)
     return conductor.state not in _NOT_CONDUCTED or ((conductor.age_s or 0.0) < patience_s and not conductor.has_ended)
 
 
-def find_stalled_run(mirror: Mirror, run: Run, progress: RunProgress, conductor: ConductorStatus) -> Finding | None:
+def find_stalled_run(
+    mirror: Mirror, run: Run, progress: RunProgress, conductor: ConductorStatus, verbs: Iterable[RunVerb]
+) -> Finding | None:
     """An alarm for people on call. A drill has no applications."""
     if progress.writes is not WriteLocation.NOWHERE or is_conducted(conductor) is not False or is_drill_mirror(mirror):
         return None
@@ -415,13 +449,15 @@ def find_stalled_run(mirror: Mirror, run: Run, progress: RunProgress, conductor:
         run.id,
         run_kind=run.plan.kind,
         mirror=run.plan.mirror,
+        destination=mirror.destination,
+        given_up=mirror.source if run.plan.mode is RunMode.UNPLANNED else "",
         step=progress.step,
         step_state=progress.step_state,
         since_ms=progress.since_ms,
         last_conductor=conductor.by,
         last_seen_ms=conductor.last_seen_ms or 0,
         by_local_clock=conductor.state is ConductorState.SILENT and not conductor.has_ended,
-        no_return_step=find_no_return_step(run.plan.kind, run.plan.mode),
+        verbs=verbs,
     )
 
 

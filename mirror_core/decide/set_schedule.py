@@ -1,8 +1,8 @@
-"""What is due for each of several mirrors, whatever became of the others.
+"""What is due for each of several mirrors.
 
 Until one is past its point of no return, one that fails takes the others back; then it is left for `resume`. In
-parallel order, and in an unplanned failover, which has nothing to go back to, the others do not wait for it. A
-failback's way home is a failover of the reverse mirrors, by the same rule, due when all old sources are close behind.
+parallel order, and in an unplanned failover, the others do not wait for it. A failback's way home is a failover of the
+reverse mirrors, by the same rule, due when all old sources are close behind.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.clock_skew import MAX_CLOCK_SKEW_MS
+from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.steps import (
     StepNeed,
     WriteLocation,
@@ -26,6 +27,7 @@ from mirror_core.decide.steps import (
 )
 from mirror_core.decide.write_access import WriteAccess
 from mirror_core.model.config_sections import MirrorSet, SetOrder
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import (
     Plan,
@@ -36,6 +38,7 @@ from mirror_core.model.run import (
     StepRecord,
     StepState,
     find_last_begun,
+    shorten_hash,
 )
 
 
@@ -141,7 +144,7 @@ def _decide_independent(members: Sequence[SetMember], order: SetOrder) -> tuple[
 
 
 def _decide_in_order(members: Sequence[SetMember], is_past_no_return: bool) -> tuple[NextAction, ...]:
-    """All are verified before the first is stopped. Behind a failed one the others wait, still writable."""
+    """Verifies all before the first is stopped. Behind a failed one the others wait, still writable."""
     actions = list[NextAction]()
     is_verifying = not is_past_no_return and any(member.phase is RunPhase.BEGUN for member in members)
     is_waiting = False
@@ -166,7 +169,7 @@ def is_undisturbed(kind: RunKind, phase: RunPhase) -> bool:
 def find_run_phase(
     run: Run, steps: Iterable[StepRecord], *, is_past_no_return: bool, is_home: bool | None = False
 ) -> RunPhase:
-    """`is_home`: a failback's failover home is done. None: unknown."""
+    """`is_home`: a failback's failover home is done."""
     if run.state is not RunState.RUNNING:
         return {RunState.DONE: RunPhase.DONE, RunState.ABORTING: RunPhase.ABORTING}.get(run.state, RunPhase.GIVEN_UP)
     kind, mode = run.plan.kind, run.plan.mode
@@ -241,13 +244,28 @@ def measure_set_standstill_s(runs: Iterable[tuple[Run, Iterable[StepRecord]]]) -
 
 
 def _find_clock_spread_ms(plans: Iterable[Plan]) -> float:
-    """A clock that no plan warns of was that of the planning machine."""
+    """A clock without a warning counts as the planning machine's."""
     aheads_s = list[float]()
     for plan in plans:
         warned = [finding.values["ahead_s"] for finding in plan.warnings if finding.code == "clock_differs"]
         aheads_s += [float(ahead_s) for ahead_s in warned if isinstance(ahead_s, int | float)]
         aheads_s += [0.0] * (len(warned) < _CLUSTERS_OF_MIRROR)
     return (max(aheads_s) - min(aheads_s)) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SetPlan:
+    decisions: Mapping[MirrorName, PlanDecision]
+    hash: str
+    reasons: tuple[str | Finding, ...]
+    silent: tuple[MirrorName, ...] = ()
+    """Their sources do not answer and are given up."""
+
+    def find_hash_mismatch(self, plan_hash: str | None) -> tuple[str, ...]:
+        if plan_hash in (None, self.hash):
+            return ()
+        changed = f"they have changed since: their hash is {shorten_hash(self.hash)} now"
+        return (f"the plans that were approved had hash {shorten_hash(plan_hash)}; {changed}. Look at the new plans",)
 
 
 def compute_set_hash(mirror_set: MirrorSet, plans: Iterable[Plan]) -> str:

@@ -66,10 +66,10 @@ def explain_doubt(
 
 
 def needs_confirmation(*, has_answered: bool, fence_held: bool, was_silent: bool, was_stalled: bool) -> bool:
-    """Whether a person must confirm to leave records on a source that answers (`has_answered`).
+    """A person must confirm to leave records on a source that answers (`has_answered`).
 
-    Yes if it was silent when the plan was approved (`was_silent`): nobody agreed to give up a source that answers. Yes
-    if the run stood still while the source may have taken writes (`was_stalled`), unless its fence held all the time.
+    Yes if it was silent when the plan was approved (`was_silent`), and if the run stood still while the source may have
+    taken writes (`was_stalled`), unless its fence held all the time.
     """
     return has_answered and (was_silent or (was_stalled and not fence_held))
 
@@ -104,6 +104,6 @@ def format_waiting_run(mirror: MirrorName, source: ClusterName) -> str:
 
 def format_planned_failover_hint(source: ClusterName) -> str:
     return (
-        f"{source} answers: DAG mirror_failover loses nothing. Or trigger this DAG again: its plan says that {source} "
-        "answers, and who approves it leaves behind what is not copied"
+        f"{source} answers: a planned failover copies the rest first. Or plan the unplanned one again: its plan says "
+        f"that {source} answers, and who approves it leaves behind what is not copied"
     )

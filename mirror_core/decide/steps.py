@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.model.config_sections import WriteBarrier
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import format_reverse_name
-from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, StepRecord
+from mirror_core.model.names import MirrorName, format_reverse_name
+from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord
 
 
 class StepNeed(StrEnum):
@@ -261,8 +262,42 @@ def find_no_return_step(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> str:
 
 
 def is_past_no_return(run: Run, begun_steps: Container[tuple[str, str]]) -> bool:
-    """It may not have given anything yet. `begun_steps`: (run id, step) pairs."""
+    """It may have given nothing yet. `begun_steps`: (run id, step) pairs."""
     return (run.id, find_no_return_step(run.plan.kind, run.plan.mode)) in begun_steps
+
+
+class RunVerb(StrEnum):
+    RESUME = "resume"
+    ABORT = "abort"
+
+
+_OPEN_STATES: Final = frozenset({RunState.RUNNING, RunState.ABORTING})
+
+
+def list_run_verbs(run: Run, *, is_past_no_return: bool) -> tuple[RunVerb, ...]:
+    """What is not refused for the run as it is. `resume` also finishes an abort."""
+    if run.state not in _OPEN_STATES:
+        return ()
+    can_abort = run.state is RunState.RUNNING and not is_past_no_return
+    return (RunVerb.RESUME, RunVerb.ABORT) if can_abort else (RunVerb.RESUME,)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingRun:
+    """An open run, which lets its mirror begin no other one."""
+
+    id: str
+    kind: RunKind
+    mirror: MirrorName
+    verbs: tuple[RunVerb, ...]
+
+    @classmethod
+    def from_run(cls, run: Run, *, is_past_no_return: bool) -> HoldingRun:
+        verbs = list_run_verbs(run, is_past_no_return=is_past_no_return)
+        return cls(run.id, run.plan.kind, run.plan.mirror, verbs)
+
+    def explain(self) -> Finding:
+        return Finding("mirror_held_by_run", self.mirror, run=self.id, run_kind=self.kind, verbs=self.verbs)
 
 
 def list_standstill_steps(kind: RunKind, mode: RunMode = RunMode.PLANNED) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ _by_name: Final = attrgetter("topic", "index")
 def assign_partitions(lags: Mapping[Partition, int], tasks: int) -> tuple[tuple[Partition, ...], ...]:
     """At most `tasks` nonempty assignments: the longest lag (offsets) goes to the least loaded task.
 
-    A partition without lag still costs space in each request, so it counts a little.
+    Partitions without lag count a little.
     """
     heap: list[tuple[int, int]] = [(0, number) for number in range(min(tasks, len(lags)))]
     chosen: list[list[Partition]] = [[] for _ in heap]

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.model.errors import BadRequest
+
 _FOREVER: Final = str(2**63 - 1)
 _LARGEST_BATCH: Final = 2**31 - 1
 BATCH_MARGIN_BYTES: Final = 1 << 20
+DEFAULT_REPLICAS: Final = -1
+"""In CreateTopics: as many as the brokers' default.replication.factor."""
+_MAX_REPLICAS: Final = 2**15 - 1
 
 MIRROR_CONFIGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -41,6 +46,9 @@ defaults included: the destination's may be shorter.
 """
 
 MIRROR_HELD_KEYS: Final = frozenset({*MIRROR_CONFIGS, "min.insync.replicas", "max.message.bytes"})
+
+ALWAYS_SYNCED_KEYS: Final = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS)
+"""The mirror needs values of its own, so what the destination had is not kept: promotion sets the source's."""
 
 ACCEPTANCE_KEYS: Final = frozenset(
     {
@@ -138,7 +146,7 @@ def keep_raised_limit(wanted: Mapping[str, str], effective: Mapping[str, str]) -
 def compute_raised_limit(needs_bytes: int, source_limit: int | None) -> int:
     """max.message.bytes after a batch of this size was refused: all that the source accepts now.
 
-    A larger batch, or one from a source that hides its limit, is older; the next may be larger still.
+    A larger batch is older, or its source hides its limit.
     """
     allowed = 0 if source_limit is None else source_limit + BATCH_MARGIN_BYTES
     return min(max(allowed, needs_bytes if needs_bytes <= allowed else 2 * needs_bytes), _LARGEST_BATCH)
@@ -195,8 +203,7 @@ class AcceptedSettings:
 def search_accepted(wanted: Mapping[str, str]) -> Generator[dict[str, str], str | None, AcceptedSettings | None]:
     """Yields configs to validate; receives why they were refused as a whole, or None if accepted.
 
-    Returns None if configs are not the reason. Adds one config at a time to the mirror's own, or to none: at most three
-    trials more than configs.
+    Returns None if configs are not the reason. At most three trials more than configs.
     """
     accepted = {key: value for key, value in wanted.items() if key in MIRROR_HELD_KEYS}
     if (yield accepted) is not None:
@@ -244,5 +251,14 @@ def choose_min_insync_replicas(replication_factor: int) -> int:
     return 2 if replication_factor >= 3 else 1
 
 
-def choose_replication_factor(source: int, max_replicas: int) -> int:
-    return max(1, min(source, max_replicas))
+def parse_replication_factor(policy: str, source: int) -> int:
+    """Replicas wanted, or DEFAULT_REPLICAS. BadRequest for another text."""
+    if policy in ("source", "default"):
+        return source if policy == "source" else DEFAULT_REPLICAS
+    if policy.isascii() and policy.isdecimal() and 0 < int(policy) <= _MAX_REPLICAS:
+        return int(policy)
+    raise BadRequest(f"--replication-factor {policy!r}: say source, default or a number from 1 to {_MAX_REPLICAS:,}")
+
+
+def choose_replication_factor(wanted: int, max_replicas: int) -> int:
+    return wanted if wanted == DEFAULT_REPLICAS else max(1, min(wanted, max_replicas))

@@ -21,6 +21,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.run import FailbackStrategy
+from mirror_core.model.text import join_limited
 from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.wire.batch import CONTROL, TRANSACTIONAL, BatchHeader
 
@@ -66,6 +67,14 @@ class AllowedStrategies:
             else:
                 everywhere = FailbackStrategy(name)
         return cls(everywhere, topics)
+
+    def check_topics(self, known: Collection[str], mirror: str) -> None:
+        """BadRequest for a topic that is not in `known`."""
+        if unknown := sorted(self.topics.keys() - known):
+            carried = join_limited(sorted(t for t in known if not t.startswith(HEARTBEAT_TOPIC_PREFIX))) or "none"
+            raise BadRequest(
+                f"--strategy: unknown topic {unknown[0]!r}: topics that mirror {mirror} carries: {carried}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +144,31 @@ def find_divergent_tails(
     return tail_ranges
 
 
+def find_lost_beginnings(
+    statuses: Mapping[Partition, PartitionStatus],
+    topics: Mapping[str, ClusterTopic],
+    log_starts: Mapping[Partition, Offset],
+) -> dict[Partition, tuple[Offset, Offset]]:
+    """Nonempty [from, end) that only the old source has: the copy had lost it before it was promoted.
+
+    Without recreated topics, where everything is tail.
+    """
+    return {
+        p: (start, end)
+        for p, start in sorted(log_starts.items())
+        if p in statuses
+        and (end := statuses[p].deleted_until) is not None
+        and start < end
+        and not is_recreated(statuses[p], topics)
+    }
+
+
 def find_wider_topics(
     topics: Mapping[str, ClusterTopic], new_topics: Mapping[str, ClusterTopic]
 ) -> dict[str, tuple[int, int]]:
     """More partitions on the old source than on the new primary, and both counts.
 
-    Kafka never removes partitions, so only a recreated topic can match; otherwise keys would map to other partitions
-    after failback.
+    Only a recreated topic can match; otherwise keys would map to other partitions after failback.
     """
     return {
         name: (topic.partitions, new_topics[name].partitions)
@@ -241,9 +268,6 @@ def explain_objections(
     facts: StrategyFacts,
 ) -> Iterator[Finding]:
     old_source = facts.old_source
-    unknown_topics = sorted(set(allowed.topics) - {p.topic for p in statuses})
-    if unknown_topics:
-        yield Finding("strategy_topics_unknown", old_source, topics=unknown_topics)
     ends = {p: log.end for p, log in logs.items()}
     recreated = {p.topic for p, s in statuses.items() if is_recreated(s, topics)}
     divergent = {p.topic for p in find_divergent_tails(statuses, topics, ends)} | recreated
@@ -407,8 +431,8 @@ def find_cut_point(
 ) -> CutPoint:
     """The highest place at or below `target` where the log can be cut.
 
-    `batches`: the whole log from `start` on, with control batches and aborted data; read no further than needed.
-    `start`: a log end at or below the target; `open_before`: open transactions there.
+    `batches`: the whole log from `start` on, with control batches and aborted data. `start`: a log end at or below the
+    target; `open_before`: open transactions there.
     """
     boundary = start
     open_transactions = dict(open_before)

@@ -102,7 +102,7 @@ def format_differences(differences: Sequence[KnownDifference], now_ms: int) -> s
     more_text = (
         f" and {len(differences) - MAX_LISTED_DIFFERENCES} more" if len(differences) > MAX_LISTED_DIFFERENCES else ""
     )
-    return f"{len(differences)} partition(s): {'; '.join(listed)}{more_text}" if listed else ""
+    return f"{format_count(len(differences), 'partition')}: {'; '.join(listed)}{more_text}" if listed else ""
 
 
 def _format_difference(difference: KnownDifference, now_ms: int) -> str:

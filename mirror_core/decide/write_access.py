@@ -16,7 +16,7 @@ from mirror_core.decide.run_status import (
     find_open_run_fence,
     find_run_progress,
 )
-from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.steps import RunVerb, WriteLocation, list_run_verbs
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import PendingFence
@@ -83,7 +83,7 @@ class AccessSituation:
     is_watched: bool = False
     """A watcher of the old source is alive, for example one that `supervise` runs."""
     home: WriteAccess | None = None
-    """During a failback: what the reverse mirror's failover says. None: unknown."""
+    """During a failback: what the reverse mirror's failover says."""
 
 
 def decide_write_access(situation: AccessSituation) -> WriteAccess:
@@ -97,7 +97,7 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
             action=_decide_after_failover(situation),
             run=None,
         )
-    if mirror.desired is DesiredState.STOPPED:
+    if is_place_unrecorded(mirror, situation.pending_fence, newest.run if newest else None):
         return WriteAccess(writes=None, cluster=None, action=OperatorAction.START, run=None)
     if find_fence_state(situation.pending_fence) is FenceState.LIFTING:
         action = _decide_watching(situation)
@@ -132,6 +132,17 @@ def has_moved_applications(mirror: Mirror, pending_fence: PendingFence | None, n
     )
 
 
+def is_place_unrecorded(mirror: Mirror, pending_fence: PendingFence | None, newest_run: Run | None) -> bool:
+    """The mirror has moved no applications: whether its source has them is not known."""
+    if mirror.desired is not DesiredState.STOPPED:
+        return False
+    is_at_source = newest_run is None or (newest_run.plan.kind is RunKind.FAILBACK) == (
+        newest_run.state is RunState.DONE
+    )
+    is_lifting = find_fence_state(pending_fence) is FenceState.LIFTING
+    return bool(mirror.failback_run) or is_lifting or not is_at_source
+
+
 def _decide_after_failover(situation: AccessSituation) -> OperatorAction:
     if situation.mirror.failback_run:
         return OperatorAction.SHOW_HOME_MIRROR
@@ -145,6 +156,8 @@ def _decide_watching(situation: AccessSituation) -> OperatorAction:
 
 
 def _decide_while_mirroring(situation: AccessSituation) -> OperatorAction:
+    if situation.mirror.desired is DesiredState.STOPPED:
+        return OperatorAction.START
     if situation.is_source_silent:
         return OperatorAction.PLAN_UNPLANNED_FAILOVER
     if situation.mirror.desired is DesiredState.PAUSED:
@@ -188,7 +201,7 @@ def _find_open_run(situation: RunSituation, fence: OpenRunFence | None) -> OpenR
         conductor=situation.conductor.state,
         fence=fence,
         is_aborting=is_aborting,
-        can_abort=not (situation.is_past_no_return or is_aborting),
+        can_abort=RunVerb.ABORT in list_run_verbs(run, is_past_no_return=situation.is_past_no_return),
     )
 
 

@@ -76,7 +76,7 @@ class TableJudgement:
 
 
 def combine_verdicts(results: Iterable[ExpectationResult]) -> ParityVerdict:
-    """FAILED if something known failed. Unknown is never a pass."""
+    """FAILED if something known failed."""
     missed = [result for result in results if not result.held]
     if any(result.known for result in missed):
         return ParityVerdict.FAILED
@@ -262,8 +262,8 @@ _DOCS_INDEX: Final = "index.html"
 def _finish_docs(docs: Path, table_kinds: Sequence[str]) -> dict[str, str]:
     """Newest validations. Replaces their index, which shows nothing without scripts from elsewhere."""
     _remove_external_links(docs)
-    found = {kind: sorted((docs / "validations" / kind).rglob("*.html")) for kind in table_kinds}
-    pages = {kind: paths[-1].relative_to(docs).as_posix() for kind, paths in found.items() if paths}
+    paths_by_kind = {kind: sorted((docs / "validations" / kind).rglob("*.html")) for kind in table_kinds}
+    pages = {kind: paths[-1].relative_to(docs).as_posix() for kind, paths in paths_by_kind.items() if paths}
     (docs / _DOCS_INDEX).write_text(load_template("data_docs.html.j2").render(pages=pages), encoding="utf-8")
     return pages
 

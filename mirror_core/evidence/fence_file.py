@@ -6,8 +6,8 @@ It holds names, not ACL entries: an edit can make it lift only denials of a fenc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ class FenceFile:
     command: bool = False
     """Fenced by `fence_command`, without denials."""
     lifted_ms: int | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """As they were mirrored from `cluster`. Another id there now: deleted since, as a failback's step align does."""
 
     @property
     def denials(self) -> frozenset[Acl]:
@@ -74,8 +76,6 @@ class _ReportedStep(msgspec.Struct):
 
 
 class _RunReport(msgspec.Struct):
-    """What is read of a run's `run.json`."""
-
     run: _ReportedRun
     steps: tuple[_ReportedStep, ...]
 

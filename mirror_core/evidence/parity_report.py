@@ -97,7 +97,7 @@ PARITY_SCHEMA: Final = PARITY.schema
 
 
 class JudgesDisagree(MirrorError):
-    """Our rule and Great Expectations disagree on one table: one of them is wrong."""
+    """Our rule and Great Expectations disagree on one table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import io
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mirror_core.evidence.certificates import DatedPiece, choose_newest_pieces, merge_pieces
@@ -31,6 +35,7 @@ from mirror_core.evidence.receipt_index import (
 )
 from mirror_core.evidence.table_schemas import RECEIPTS
 from mirror_core.model.errors import Indeterminate
+from mirror_core.model.files import report_write_errors
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import Receipt, ReceiptPiece
 
@@ -58,13 +63,14 @@ class ReceiptsFile:
 def pack_receipts(generation: int, epoch: int, receipts: Sequence[Receipt], name: str | None = None) -> ReceiptsFile:
     name = name or f"epoch-{generation:08d}-{epoch:010d}.parquet"
     day = datetime.fromtimestamp(min(receipt.started_ms for receipt in receipts) / 1000, UTC).date()
-    return _to_receipts_file(day.isoformat(), name, _to_rows(generation, receipts))
+    rows = pa.Table.from_pylist(_to_rows(generation, receipts), schema=RECEIPTS_SCHEMA)
+    return _to_receipts_file(day.isoformat(), name, rows)
 
 
-def _to_receipts_file(day: str, name: str, rows: list[dict[str, Any]]) -> ReceiptsFile:
+def _to_receipts_file(day: str, name: str, rows: pa.Table) -> ReceiptsFile:
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema=RECEIPTS_SCHEMA), buffer, compression="zstd")
-    return ReceiptsFile(day, name, buffer.getvalue(), sum(len(row["pieces"]) for row in rows))
+    pq.write_table(rows, buffer, compression="zstd")
+    return ReceiptsFile(day, name, buffer.getvalue(), pc.sum(pc.list_value_length(rows.column("pieces"))).as_py() or 0)
 
 
 def write_receipts(folder: Folder, mirror: MirrorName, file: ReceiptsFile) -> str:
@@ -107,6 +113,7 @@ def format_mirror_folder(mirror: MirrorName) -> str:
 
 
 _MAX_READS: Final = 3
+TakeReceipts = Callable[[str, pa.Table], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,23 @@ class StoredReceipts:
 
 
 def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], ReceiptHeads]) -> StoredReceipts:
-    """Indeterminate if an existing file is unreadable. Reads again after a compaction."""
+    tables = dict[str, pa.Table]()
+
+    def begin(_: ReceiptHeads) -> TakeReceipts:
+        tables.clear()
+        return tables.__setitem__
+
+    heads, checked = scan_receipts(folder, mirror, read_heads, begin)
+    return StoredReceipts(heads, checked, tables)
+
+
+def scan_receipts(
+    folder: Folder,
+    mirror: MirrorName,
+    read_heads: Callable[[], ReceiptHeads],
+    begin: Callable[[ReceiptHeads], TakeReceipts],
+) -> tuple[ReceiptHeads, CheckedReceipts]:
+    """Indeterminate if an existing file is unreadable. Begins again after a compaction."""
     for reads_left in reversed(range(_MAX_READS)):
         # List before reading heads: an existing file has a head already. Files of later heads are read by name.
         paths = set(_list_paths(folder, mirror))
@@ -130,7 +153,7 @@ def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], R
             if heads
             else dict.fromkeys(paths)
         )
-        tables, found_hashes = dict[str, pa.Table](), dict.fromkeys(paths, "")
+        take, found_hashes = begin(heads), dict.fromkeys(paths, "")
         for path in sorted(expected_hashes):
             content = _read_content(folder, mirror, path)
             if content is None:
@@ -138,10 +161,10 @@ def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], R
                 continue
             found_hashes[path] = hashlib.sha256(content).hexdigest()
             if expected_hashes[path] in (found_hashes[path], None):
-                tables[path] = _read_table(folder, path, content)
-        result = StoredReceipts(heads, check_receipts(heads, found_hashes), tables)
-        if result.checked.is_sound or not reads_left or read_heads() == heads:
-            return result
+                take(path, _read_table(folder, path, content))
+        checked = check_receipts(heads, found_hashes)
+        if checked.is_sound or not reads_left or read_heads() == heads:
+            return heads, checked
     raise AssertionError
 
 
@@ -184,6 +207,8 @@ ReceiptRow = dict[str, Any]
 LogKey = tuple[Any, ...]
 _LOG_KEY_COLUMNS: Final = ("topic", "partition", "source_topic_id", "destination_topic_id")
 _SUMMED_COLUMNS: Final = ("records", "gaps", "batches", "bytes")
+_BUCKET_ROWS: Final = 50_000  # some 100 MiB as Python objects
+_SPILL_ADVICE: Final = "make room there, or set TMPDIR to another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,45 +237,140 @@ def parse_pieces(row: ReceiptRow) -> Iterator[ReceiptPiece]:
         )
 
 
-def find_newest_pieces(rows: Iterable[ReceiptRow]) -> set[tuple[LogKey, ReceiptPiece]]:
-    pieces_by_log = defaultdict[LogKey, list[DatedPiece]](list)
+class ReceiptBuckets:
+    """Rows with column `date`, on disk. A bucket has whole logs, and fits into memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.topics = set[str]()
+        self._folder = folder
+        self._count = 1
+        self._waiting = list[pa.Table]()
+        self._runs = list[Path]()
+
+    def begin(self, heads: ReceiptHeads) -> TakeReceipts:
+        self.topics.clear()
+        self._waiting.clear()
+        self._runs.clear()
+        self._count = sum(file.pieces for file in list_receipt_files(heads).values()) // _BUCKET_ROWS + 1
+        return self._add
+
+    def _add(self, path: str, table: pa.Table) -> None:
+        self.topics.update(map(str, table.column("topic").unique().to_pylist()))
+        date = path.partition("/")[0].removeprefix("date=")
+        self._waiting.append(table.append_column("date", pa.repeat(date, table.num_rows)))
+        if sum(waiting.num_rows for waiting in self._waiting) >= _BUCKET_ROWS:
+            self._write_run()
+
+    def __iter__(self) -> Iterator[list[ReceiptRow]]:
+        if self._waiting:
+            self._write_run()
+        for bucket in range(self._count):
+            rows = list[ReceiptRow]()
+            for run in self._runs:
+                with pa.OSFile(str(run), "rb") as file:
+                    rows += pa.ipc.open_file(file).get_batch(bucket).to_pylist()
+            yield rows
+
+    def _write_run(self) -> None:
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        self._waiting.clear()
+        topics: Any = table.column("topic").combine_chunks().dictionary_encode()
+        hashes = pa.array([zlib.crc32(name.encode()) for name in topics.dictionary.to_pylist()], type=pa.int64())
+        keys = pc.add(hashes.take(topics.indices), table.column("partition").cast(pa.int64()))
+        buckets = pc.subtract(keys, pc.multiply(pc.divide(keys, self._count), self._count))
+        counts: Any = pc.value_counts(buckets)
+        sizes = {count["values"]: count["counts"] for count in counts.to_pylist()}
+        ordered = table.take(pc.sort_indices(buckets)).combine_chunks()
+        self._runs.append(self._folder / str(len(self._runs)))
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with (
+            report_write_errors("receipts to compact", self._runs[-1], _SPILL_ADVICE),
+            pa.OSFile(str(self._runs[-1]), "wb") as file,
+            pa.ipc.new_file(file, ordered.schema, options=options) as writer,
+        ):
+            first = 0  # a record batch for each bucket
+            for bucket in range(self._count):
+                size = sizes.get(bucket, 0)
+                (batch,) = ordered.slice(first, size).to_batches() or [pa.RecordBatch.from_pylist([], ordered.schema)]
+                writer.write_batch(batch)
+                first += size
+
+
+def compact_days(
+    buckets: Iterable[Iterable[ReceiptRow]], days: Container[str], new_days: Collection[str], logs: DestinationLogs
+) -> dict[str, tuple[ReceiptsFile | None, int]]:
+    """By day: its file or None, and pieces left out. Other days than new ones keep all pieces of existing logs."""
+    tables, left_out = defaultdict[str, list[pa.Table]](list), defaultdict[str, int](int)
+    for rows in buckets:
+        rows_by_day = defaultdict[str, list[ReceiptRow]](list)
+        for day, compacted, dropped in compact_logs(rows, days, new_days, logs):
+            rows_by_day[day] += compacted
+            left_out[day] += dropped
+        for day, compacted in rows_by_day.items():
+            tables[day].append(pa.Table.from_pylist(compacted, schema=RECEIPTS_SCHEMA))
+    return {day: (_pack_day(day, tables[day]), left_out[day]) for day in left_out}
+
+
+def compact_logs(
+    rows: Iterable[ReceiptRow], days: Container[str], new_days: Collection[str], logs: DestinationLogs
+) -> Iterator[tuple[str, list[ReceiptRow], int]]:
+    """(day, its rows of a log, pieces left out). `rows`: all of each log, with `date`."""
+    by_log = defaultdict[LogKey, dict[str, list[ReceiptRow]]](lambda: defaultdict(list))
     for row in rows:
-        pieces_by_log[_log_key(row)] += (
-            DatedPiece(row["generation"], row["epoch"], piece) for piece in parse_pieces(row)
+        by_log[_get_log_key(row)][row["date"]].append(row)
+    first_new = min(new_days, default=None)
+    for by_day in by_log.values():
+        newest_pieces = choose_newest_pieces(
+            DatedPiece(row["generation"], row["epoch"], piece)
+            for day, day_rows in by_day.items()
+            if first_new is not None and day >= first_new
+            for row in day_rows
+            for piece in parse_pieces(row)
         )
-    return {(log, piece) for log, dated_pieces in pieces_by_log.items() for piece in choose_newest_pieces(dated_pieces)}
+        newest = frozenset(newest_pieces)
+        for day, day_rows in by_day.items():
+            if day in days:
+                yield day, *_compact_log(day_rows, logs, newest if day in new_days else None)
 
 
-def compact_day(
-    day: str,
-    rows: Iterable[ReceiptRow],
-    logs: DestinationLogs,
-    newest_pieces: Container[tuple[LogKey, ReceiptPiece]] | None = None,
-) -> tuple[ReceiptsFile | None, int]:
-    """(the day's file or None, pieces left out). `newest_pieces` None: keep all pieces of this day."""
-    merged_rows: list[ReceiptRow] = []
-    left_out = 0
-    for row in sorted(rows, key=lambda row: (*map(str, _log_key(row)), row["generation"], row["first"], row["next"])):
-        is_gone, row_pieces = logs.is_gone(row, row["next"]), list(parse_pieces(row))
+def _compact_log(
+    rows: list[ReceiptRow], logs: DestinationLogs, newest_pieces: Container[ReceiptPiece] | None
+) -> tuple[list[ReceiptRow], int]:
+    """`newest_pieces` None: keep all."""
+    merged, pieces_of_merged, left_out = list[ReceiptRow](), list[list[ReceiptPiece]](), 0
+    for row in sorted(rows, key=itemgetter("generation", "first", "next")):
+        row_pieces = [*parse_pieces(row)]
+        if logs.is_gone(row, row["next"]):
+            left_out += len(row_pieces)
+            continue
         pieces = [
             piece
-            for piece in ([] if is_gone else row_pieces)
-            if not logs.is_gone(row, piece.next) and (newest_pieces is None or (_log_key(row), piece) in newest_pieces)
+            for piece in row_pieces
+            if not logs.is_gone(row, piece.next) and (newest_pieces is None or piece in newest_pieces)
         ]
         left_out += len(row_pieces) - len(pieces)
-        last_row = merged_rows[-1] if merged_rows else None
-        if not is_gone and last_row and _is_consecutive(last_row, row):
-            merged_rows[-1] = _join_rows(last_row, row, pieces)
-        elif not is_gone:
-            merged_rows.append({**row, "pieces": pieces})
-    if not merged_rows:
-        return None, left_out
-    plain_rows = [
-        {**row, "pieces": [_to_plain(piece) for piece in _merge_pieces(row["pieces"], logs.find_start(row))]}
-        for row in merged_rows
-    ]
-    receipts_file = _to_receipts_file(day, "", plain_rows)
-    return replace(receipts_file, name=format_day_file(receipts_file.sha256)), left_out
+        last = merged[-1] if merged else None
+        if last and last["generation"] == row["generation"] and last["next"] == row["first"]:
+            merged[-1] = _join_rows(last, row)
+            pieces_of_merged[-1] += pieces
+        else:
+            merged.append(row)
+            pieces_of_merged.append(pieces)
+    start = logs.find_start(rows[0])
+    return [
+        {**row, "pieces": [*map(msgspec.to_builtins, _merge_pieces(pieces, start))]}
+        for row, pieces in zip(merged, pieces_of_merged, strict=True)
+    ], left_out
+
+
+def _pack_day(day: str, tables: Sequence[pa.Table]) -> ReceiptsFile | None:
+    table = pa.concat_tables([RECEIPTS_SCHEMA.empty_table(), *tables])
+    if not table.num_rows:
+        return None
+    # Equal rows make an equal file, whatever the buckets were.
+    order: Any = [(name, "ascending") for name in (*_LOG_KEY_COLUMNS, "generation", "first", "next")]
+    file = _to_receipts_file(day, "", table.sort_by(order))
+    return replace(file, name=format_day_file(file.sha256))
 
 
 def _merge_pieces(pieces: list[ReceiptPiece], start: int | None) -> tuple[ReceiptPiece, ...]:
@@ -261,30 +381,17 @@ def _merge_pieces(pieces: list[ReceiptPiece], start: int | None) -> tuple[Receip
     return (*below, *merge_pieces(provable))
 
 
-def _is_consecutive(earlier: ReceiptRow, later: ReceiptRow) -> bool:
-    return (
-        _log_key(earlier) == _log_key(later)
-        and earlier["generation"] == later["generation"]
-        and earlier["next"] == later["first"]
-    )
-
-
-def _log_key(row: ReceiptRow) -> LogKey:
+def _get_log_key(row: ReceiptRow) -> LogKey:
     return tuple(row[name] for name in _LOG_KEY_COLUMNS)
 
 
-def _join_rows(earlier: ReceiptRow, later: ReceiptRow, pieces: list[ReceiptPiece]) -> ReceiptRow:
+def _join_rows(earlier: ReceiptRow, later: ReceiptRow) -> ReceiptRow:
     return {
         **later,
         "first": earlier["first"],
         **{name: (earlier[name] or 0) + (later[name] or 0) for name in _SUMMED_COLUMNS},
-        "pieces": [*earlier["pieces"], *pieces],
         "epoch": max(earlier["epoch"], later["epoch"]),
         "source_end": later["source_end"] if later["source_end"] is not None else earlier["source_end"],
         "started": min(earlier["started"], later["started"]),
         "ended": max(earlier["ended"], later["ended"]),
     }
-
-
-def _to_plain(piece: ReceiptPiece) -> ReceiptRow:
-    return {"first": piece.first, "next": piece.next, "records": piece.records, "digest": piece.digest}

@@ -39,7 +39,7 @@ from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows, list_values
 from mirror_core.model.files import report_write_errors
-from mirror_core.model.findings import Finding
+from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict, SalvagedPartition, SalvageMatch
@@ -60,9 +60,13 @@ class RunHeadline:
     figures: tuple[tuple[str, str], ...]
 
 
-def make_headline(run: Run, steps: Sequence[StepRecord], lost: str, proof: StepEvidence) -> RunHeadline:
-    """`lost`: as the page answers it. `proof`: certificate coverage."""
+def make_headline(
+    run: Run, steps: Sequence[StepRecord], lost: str, proof: StepEvidence, unsaved: Finding | None = None
+) -> RunHeadline:
+    """`lost`: as the page answers it. `proof`: certificate coverage. `unsaved`: see `write_run_report`."""
     tone, verdict = _judge(run, steps)
+    if unsaved is not None and tone is Tone.GOOD:
+        tone, verdict = Tone.WARN, f"{verdict}. {unsaved}"
     return RunHeadline(verdict=verdict, tone=tone, figures=tuple(_list_figures(run, steps, lost, proof)))
 
 
@@ -137,6 +141,7 @@ class ReportQuestion(StrEnum):
     APPLICATION = "Application"
     GROUPS_LEFT = "Groups not brought over"
     SAVED = "What was saved to files"
+    UNSAVED = "What only the cluster that was left has"
     LOST = "What was lost"
     TAKEN_SINCE = "What only the old source has, and was not lost"
     BASIS = "How do we know"
@@ -152,9 +157,17 @@ def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
 
 
 def answer_questions(
-    run: Run, steps: Sequence[StepRecord], source: str, destination: str, proof: StepEvidence = NO_PROOF
+    run: Run,
+    steps: Sequence[StepRecord],
+    source: str,
+    destination: str,
+    proof: StepEvidence = NO_PROOF,
+    unsaved: Finding | None = None,
 ) -> Iterator[tuple[str, str]]:
+    """`unsaved`: see `write_run_report`."""
     yield ReportQuestion.WHAT, _describe_outcome(run, steps, source, destination)
+    if unsaved is not None:
+        yield ReportQuestion.UNSAVED, f"{unsaved}: {format_remedy(unsaved)}"
     yield ReportQuestion.WHEN, _describe_times(run, steps, source)
     outage = None if run.plan.kind is RunKind.FAILBACK else measure_outage(run, steps)
     if outage is not None and (rto := format_rto(outage)):
@@ -164,9 +177,12 @@ def answer_questions(
     if groups := list_groups_left(steps):
         yield ReportQuestion.GROUPS_LEFT, ", ".join(groups)
     if run.plan.kind is RunKind.FAILBACK:
-        saved, folder = find_saved(steps)
-        records_text = f"{UNKNOWN_TEXT if saved is None else saved} record(s) that only the old source had"
-        replay_text = f", in no topic: {Finding('saved_in_no_topic', folder=folder)}" if saved != 0 and folder else ""
+        saved, folders = find_saved(steps)
+        count_text = "an unknown number of records" if saved is None else format_count(saved, "record")
+        records_text = f"{count_text} that only the old source had"
+        replay_text = (
+            f", in no topic: {Finding('saved_in_no_topic', folders=folders)}" if saved != 0 and folders else ""
+        )
         yield ReportQuestion.SAVED, f"{records_text}{replay_text}"
         return
     if run.plan.mode is RunMode.UNPLANNED:
@@ -227,13 +243,12 @@ def _format_forecast_loss(figures: Figures) -> str:
 
 
 def _describe_outcome(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:
-    """What was reached, not what was planned."""
     no_return_step = find_no_return_step(run.plan.kind, run.plan.mode)
     past_no_return = any(s.step == no_return_step and s.state is StepState.DONE for s in steps)
     if run.plan.kind is RunKind.FAILBACK:
         route = f"from {destination} home to {source}"
         is_done = all(s.state is StepState.DONE for s in steps) and len(steps) == len(run.plan.steps)
-        return f"applications and records have come {route}" if is_done else f"on the way {route}"
+        return f"applications have come {route}" if is_done else f"on the way {route}"
     if not past_no_return:
         return f"nothing was moved from {source} to {destination}"
     without_source = f", without {source}" if run.plan.mode is RunMode.UNPLANNED else ""
@@ -282,14 +297,16 @@ def write_run_report(
     sides: tuple[str, str],
     chronicle: Sequence[str],
     proof: StepEvidence = NO_PROOF,
+    unsaved: Finding | None = None,
 ) -> Path:
     """Returns the page. Both files are replaced atomically.
 
-    `sides`: source and destination. `chronicle`: the audit log. `proof`: certificate coverage.
+    `sides`: source and destination. `chronicle`: the audit log. `proof`: certificate coverage. `unsaved`: what only the
+    destination has after a failback.
     """
     _replace_report(folder / "run.json", _write_document(run, steps, statuses, step_outputs))
     page = folder / "report.html"
-    _replace_report(page, _render_page(run, steps, statuses, sides, chronicle, proof))
+    _replace_report(page, _render_page(run, steps, statuses, sides, chronicle, proof, unsaved))
     write_notes(folder, run, ())
     return page
 
@@ -354,6 +371,7 @@ def _render_page(
     sides: tuple[str, str],
     chronicle: Sequence[str],
     proof: StepEvidence,
+    unsaved: Finding | None,
 ) -> Iterator[bytes]:
     plan = run.plan
     approved = [
@@ -363,9 +381,9 @@ def _render_page(
         *(("right given at promotion", right) for right in plan.rights or ()),
         *((f"topic {topic}", f"strategy {strategy}") for topic, strategy in plan.strategies.items()),
     ]
-    answers = dict(answer_questions(run, steps, *sides, proof))
+    answers = dict(answer_questions(run, steps, *sides, proof, unsaved))
     stream = load_template("run.html.j2", when=_format_time_ms, figure_rows=list_figure_rows).stream(
-        headline=make_headline(run, steps, answers.get(ReportQuestion.LOST, UNKNOWN_TEXT), proof),
+        headline=make_headline(run, steps, answers.get(ReportQuestion.LOST, UNKNOWN_TEXT), proof, unsaved),
         run=run,
         plan=plan,
         steps=steps,
@@ -429,7 +447,7 @@ class SetPageMirror:
             return UNKNOWN_TEXT
         if self.moving_run is None:
             return UNKNOWN_TEXT if self.is_home_unknown else "not stopped"
-        return format_outage_briefly(measure_outage(*self.moving_run), self.run.plan.mode)
+        return format_outage_briefly(measure_outage(*self.moving_run), self.moving_run[0].plan.mode)
 
     @property
     def lost(self) -> str:

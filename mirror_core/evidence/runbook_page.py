@@ -98,7 +98,7 @@ def _format_minute(ms: int) -> str:
 
 
 def _format_cell(names: Collection[str]) -> str:
-    """A `|` in an expression would end the table cell, and a line break the table: commands could stand behind it."""
+    """`|` would end the table cell, and a line break the table."""
     return escape_invisible(", ".join(names)).replace("|", "\\|").replace("<", "\\<")
 
 

@@ -239,7 +239,6 @@ class VerifiedNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_notes(folder: Path, run: Run, notes: Sequence[RunNote]) -> None:
-    """Beside the bundle, which does not change."""
     page = load_template("notes.html.j2", when=format_time).render(run=run, notes=notes)
     with report_write_errors(f"notes of run {run.id}", folder, BUNDLE_ADVICE):
         _replace_file(folder / NOTES_FILE, "".join(f"{to_canonical_json(note)}\n" for note in notes))
@@ -412,7 +411,7 @@ def _find_file_flaws(folder: Path, entries: Sequence[AuditEntry], left_out: list
 
 
 def _is_plain_file(path: Path) -> bool:
-    """A link may lead to another file at the next look; a pipe is never at its end."""
+    """A link may change its file; a pipe never ends."""
     return path.is_file() and not path.is_symlink()
 
 

@@ -5,9 +5,7 @@ Order, bottom up:
 - `config`, `tls`, `sockets`, `codec` -> `connection`: one blocking connection with a timeout on every wait.
 - `connection_pool`, `broker_health` -> `client.ClusterClient`: metadata and control requests to any broker.
 - `error_mapping`: error codes to exceptions, retries. `fan_out`: one request to every broker.
-- Admin calls by subject: `topics`, `acl_requests`, `consumer_groups`, `log_offsets`, `reassignment`, `transactions`
 - Data: `fetch_link`, `produce_link`, `marker_link` (one broker each), `log_reader` (blocking).
-- `transactional_producer`: exclusive writes, on which the state topic rests.
 
 Invariants:
 
@@ -18,10 +16,8 @@ Invariants:
 - *Control requests are idempotent*, because a broken connection repeats them. Records and markers are not sent again
   here: `produce_link` and `marker_link` leave that to the log end, `transactional_producer` to sequence and epoch.
 - *A change holds when every broker shows it.* The controller answers first; `fan_out.wait_for_propagation` waits.
-- *An empty Fetch proves nothing by itself*: `fetch_link` says when it does.
-- *A commit counts when its marker is in the log*, not when the coordinator says so.
 - Offsets are next offsets (to be read or written) unless named otherwise. Times ending in `_s` are monotonic.
 
-`rights.required_acls` says which right each request needs. Only this room imports kio. Start with `connection`,
+Only this room imports kio. Start with `connection`,
 `client`, `error_mapping`.
 """

@@ -1,8 +1,3 @@
-"""Kafka ACLs.
-
-CreateAcls returns before brokers enforce a change: only DescribeAcls on each broker shows that it holds there.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +21,7 @@ from mirror_core.kafka.fan_out import call_brokers, wait_for_propagation
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, RemoteFault, Unreachable
+from mirror_core.model.text import format_count
 
 _ANY: Final = 1
 _RESOURCES: Final[Mapping[int, Resource]] = MappingProxyType(
@@ -165,13 +161,13 @@ def delete_acls(client: ClusterClient, acls: Iterable[Acl]) -> None:
 
 def wait_until_acls_present(client: ClusterClient, acls: Collection[Acl], timeout_s: float = ACL_BARRIER_S) -> None:
     """Raises Unreachable, which names a late broker."""
-    _wait_on_every_broker(client, lambda entries: set(acls) <= entries, len(acls), "it shows all of", timeout_s)
+    _wait_on_every_broker(client, lambda entries: set(acls) <= entries, len(acls), "does not show all of", timeout_s)
 
 
 def wait_until_acls_absent(client: ClusterClient, acls: Collection[Acl]) -> None:
     """Raises Unreachable, which names a late broker."""
     _wait_on_every_broker(
-        client, lambda entries: not entries & set(acls), len(acls), "it has dropped all of", ACL_BARRIER_S
+        client, lambda entries: not entries & set(acls), len(acls), "still shows some of", ACL_BARRIER_S
     )
 
 
@@ -179,7 +175,7 @@ def _require_managed_acls(client: ClusterClient, acls: Iterable[Acl]) -> list[Ac
     sorted_acls = sorted(set(acls))
     if sorted_acls and find_disabled_authorizer(client):
         raise BadRequest(
-            f"cluster {client.name}: {len(sorted_acls)} access right(s) of Mirrorbook's, such as {sorted_acls[0]},"
+            f"cluster {client.name}: {format_count(len(sorted_acls), 'ACL')} of Mirrorbook's, such as {sorted_acls[0]},"
             f" would be changed there, and mirrorbook.yaml says `authorizer: {client.config.ruling.authorizer}`. They"
             " were made when it said `authorizer: kafka`: write that again until no run is under way and no fence"
             " stands there"
@@ -188,7 +184,7 @@ def _require_managed_acls(client: ClusterClient, acls: Iterable[Acl]) -> list[Ac
 
 
 def _wait_on_every_broker(
-    client: ClusterClient, is_settled: Callable[[frozenset[Acl]], bool], count: int, expectation: str, timeout_s: float
+    client: ClusterClient, is_settled: Callable[[frozenset[Acl]], bool], count: int, problem: str, timeout_s: float
 ) -> None:
     def shows_acls(connection: Connection) -> bool:
         broker_acls = find_disabled_authorizer(client) or parse_acls(
@@ -202,9 +198,10 @@ def _wait_on_every_broker(
     for error in late_brokers.values():
         if error is not None and not isinstance(error, Unreachable):
             raise error
+    acls_text = format_count(count, "ACL")
     for broker, error in late_brokers.items():
         raise Unreachable(
-            f"cluster {client.name}, broker {broker}: still not so after {timeout_s} s: {expectation} {count} ACL(s)"
+            f"cluster {client.name}, broker {broker}: timed out after {timeout_s:g} s: it {problem} {acls_text}"
             + (f": {error}" if error else "")
         )
 

@@ -147,7 +147,7 @@ def fetch_features(client: ClusterClient) -> dict[str, int]:
 
 
 def fetch_broker_setting(client: ClusterClient, broker: int, name: str) -> tuple[str, bool] | None:
-    """Effective value, and whether it is in server.properties, which only the broker knows; None: unknown."""
+    """Effective value, and whether it is in server.properties, which only the broker knows."""
     resource = DescribeConfigsResource(
         resource_type=_BROKER_RESOURCE, resource_name=str(broker), configuration_keys=(name,)
     )

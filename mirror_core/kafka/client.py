@@ -92,6 +92,8 @@ class ClusterClient:
         self._stale_metadata = StaleMetadata()
         self.timed_out_at: dict[int, float] = {}  # by broker, monotonic: see `fan_out`
         self.fail_fast = False
+        self.opened_connections = 0
+        """More than before: one was lost, or several are needed."""
 
     def set_fail_fast(self, fail_fast: bool) -> None:
         """Give up a slow broker early where others can answer."""
@@ -138,8 +140,8 @@ class ClusterClient:
             raise
 
     def call_controller(self, request: Request, response_type: type[Response], broker: int | None = None) -> Response:
-        """KRaft brokers forward; others must be the controller. Skips a hanging broker unless it is named. Waits
-        longer than other calls, because the answering broker may wait for a hanging controller.
+        """KRaft brokers forward; others must be the controller. Skips a hanging broker unless it is named. Waits longer
+        than other calls: the broker may wait for a hanging controller.
         """
         return self.call_controller_each([request], response_type, broker)[0]
 
@@ -235,9 +237,7 @@ class ClusterClient:
         self._stale_metadata.mark_stale()
 
     def _call_any(self, request: Request, response_type: type[Response]) -> Response:
-        """Existing connections first, then all brokers in parallel: one by one, each dead broker would cost a time
-        limit.
-        """
+        """Existing connections first, then all brokers in parallel: each dead one would cost a time limit."""
         addresses = list(dict.fromkeys([*self._brokers.values(), *self.config.bootstrap]))
         own_addresses = tuple(self._connections)
         if not own_addresses:
@@ -307,6 +307,7 @@ class ClusterClient:
 
     def open(self, address: tuple[str, int]) -> Connection:
         """Thread-safe. The caller closes it."""
+        self.opened_connections += 1
         return Connection(self.config, self.principal, *address, timeout_s=self.timeout_s)
 
     def _connect(self, address: tuple[str, int]) -> Connection:

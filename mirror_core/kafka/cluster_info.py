@@ -56,6 +56,8 @@ class Quorum:
     active: int
     voters: frozenset[int]
     alive: frozenset[int]
+    metadata_ages_ms: Mapping[int, int]
+    """By broker: since it had all that a majority of voters has."""
 
     def has_majority_without(self, node: int) -> bool:
         return len(self.alive - {node}) * 2 > len(self.voters)
@@ -63,7 +65,7 @@ class Quorum:
 
 def describe_quorum(client: ClusterClient) -> Quorum | None:
     """None with ZooKeeper."""
-    if not _supports_describe_quorum(client):
+    if not supports_describe_quorum(client):
         return None
     return _parse_quorum(client, client.call_controller(_QUORUM_REQUEST, DescribeQuorumResponse))
 
@@ -75,7 +77,7 @@ def measure_clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int |
     """
     try:
         with ClusterClient(cluster, timeout_s=timeout_s) as client:
-            if not _supports_describe_quorum(client):
+            if not supports_describe_quorum(client):
                 return None
             sent_ms = now_ms()
             response = client.call(_QUORUM_REQUEST, DescribeQuorumResponse)
@@ -86,7 +88,11 @@ def measure_clock_ahead_ms(cluster: ClusterConfig, *, timeout_s: float) -> int |
         return None
 
 
-def _supports_describe_quorum(client: ClusterClient) -> bool:
+def fetch_metadata_ages_ms(client: ClusterClient) -> Mapping[int, int]:
+    return _parse_quorum(client, client.call(_QUORUM_REQUEST, DescribeQuorumResponse)).metadata_ages_ms
+
+
+def supports_describe_quorum(client: ClusterClient) -> bool:
     newest = fetch_api_versions(client).get(int(DescribeQuorumRequest.__api_key__), (0, -1))[1]
     return newest >= int(DescribeQuorumRequest.__version__)
 
@@ -99,6 +105,13 @@ def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Qu
         raise make_fault(client, "controllers", "DescribeQuorum", row.error_code)
     # The active controller reports its own clock here.
     active_now_ms = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
+    fetch_times = {int(voter.replica_id): int(voter.last_fetch_timestamp) for voter in row.current_voters}
+    fetch_times[int(row.leader_id)] = active_now_ms
+    majority_ms = sorted(fetch_times.values(), reverse=True)[len(fetch_times) // 2]
+    caught_up_times = dict[int, int]()
+    for replica in (*row.observers, *row.current_voters):  # twice, for minutes, after a node got a new disk
+        node, at_ms = int(replica.replica_id), min(int(replica.last_caught_up_timestamp), majority_ms)
+        caught_up_times[node] = max(at_ms, caught_up_times.get(node, at_ms))
     return Quorum(
         active=int(row.leader_id),
         now_ms=active_now_ms,
@@ -108,6 +121,7 @@ def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Qu
             for voter in row.current_voters
             if voter.replica_id == row.leader_id or active_now_ms - int(voter.last_fetch_timestamp) < _MAX_FETCH_AGE_MS
         ),
+        metadata_ages_ms={node: active_now_ms - at_ms for node, at_ms in caught_up_times.items() if at_ms >= 0},
     )
 
 

@@ -206,7 +206,7 @@ class Config:
         return get_for_mirror(self.mirrors.health_commands, mirror, None)
 
     def deletion_hold_ms(self, mirror: MirrorName) -> int:
-        """For at least so long the destination keeps what the source deletes; 0: deletions are followed at once."""
+        """For at least so long the destination keeps what the source deletes."""
         return get_for_mirror(self.mirrors.deletion_holds_ms, mirror, 0)
 
     def resolve_references(self, where: str, text: str) -> str:
@@ -215,10 +215,7 @@ class Config:
 
 
 class _FollowedProperties(Mapping[str, str]):
-    """Resolved again when a referenced file changes, so passwords can rotate.
-
-    While a file is unusable, the old values stay.
-    """
+    """Resolved again when a referenced file changes. While a file is unusable, the old values stay."""
 
     def __init__(self, path: Path, texts: Mapping[str, tuple[str, str]]) -> None:
         self._path, self._texts = path, texts
@@ -295,9 +292,7 @@ def find_config(explicit: Path | None) -> Path:
 
 
 def register_config_text(path: Path, text: str) -> None:
-    """For a path that is on no disk: the text may hold secrets, and other processes cannot see it. Relative paths
-    start at the path's folder.
-    """
+    """For a path that is on no disk: the text may hold secrets. Relative paths start at the path's folder."""
     _IN_MEMORY_CONFIGS[path] = text
 
 
@@ -425,7 +420,6 @@ def _parse_cluster(path: Path, name: str, section: object, only_principal: Princ
 
 
 def _check_connection_properties(where: str, properties: Mapping[str, str]) -> None:
-    """Finds mistakes of the file before they look like a cluster that does not answer."""
     parse_addresses(properties["bootstrap.servers"], f"{where}.bootstrap.servers")
     check_login_properties(where, properties)
 
@@ -441,8 +435,8 @@ def check_login_properties(where: str, properties: Mapping[str, str]) -> None:
 
 
 def _explain_choice(value: str, choices: Sequence[str]) -> str:
-    given = f"{value!r} is none of" if value else "missing: give one of"
-    return f"{given} {', '.join(choices)}{format_suggestion(value, choices)}"
+    problem = f"{value!r} is none of" if value else "missing: give one of"
+    return f"{problem} {', '.join(choices)}{format_suggestion(value, choices)}"
 
 
 def get_security_protocol(properties: Mapping[str, str]) -> str:

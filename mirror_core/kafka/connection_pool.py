@@ -66,7 +66,7 @@ class ConnectionPool:
             connection.close()
 
     def discard(self, key: Hashable) -> None:
-        """One was dead: each other one could cost a time limit."""
+        """After one was dead: each other could cost a time limit."""
         with self._lock:
             idle = self._idle.pop(key, [])
         for connection in idle:

@@ -97,7 +97,7 @@ class CommittedOffset:
 
 
 def count_redelivered(committed: Iterable[CommittedOffset]) -> int | None:
-    """Acknowledged records that another cluster delivers again, from `resume_offset` on. None: unknown."""
+    """Acknowledged records that another cluster delivers again, from `resume_offset` on."""
     rows = list(committed)
     known = [c.progress - c.resume_offset for c in rows if c.acknowledged_ahead is not None]
     return sum(known) if len(known) == len(rows) else None
@@ -439,8 +439,8 @@ class GroupOffsetsClient:
         while shares:
             requests = [build_offset_commit(group, offsets, epochs) for group, offsets in shares]
             responses = self._client.call_each(requests, OffsetCommitResponse, broker)
-            asked, shares = shares, []
-            for (group, offsets), response in zip(asked, responses, strict=True):
+            attempted, shares = shares, []
+            for (group, offsets), response in zip(attempted, responses, strict=True):
                 codes = {
                     Partition(str(topic.name), int(row.partition_index)): row.error_code
                     for topic in response.topics
@@ -450,7 +450,11 @@ class GroupOffsetsClient:
                     self._coordinators.pop(group, None)
                 large = [p for p, code in codes.items() if code in _TOO_LARGE_TOGETHER] if len(offsets) > 1 else []
                 half = (len(large) + 1) // 2
-                shares += [(group, {p: offsets[p] for p in some}) for some in (large[:half], large[half:]) if some]
+                shares += [
+                    (group, {p: offsets[p] for p in partitions})
+                    for partitions in (large[:half], large[half:])
+                    if partitions
+                ]
                 results[group] |= {
                     p: code.name for p, code in codes.items() if code not in RETRIABLE_CODES and p not in large
                 }

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import BadRequest, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.text import format_count
 
 CONSUME_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
@@ -45,8 +46,8 @@ def consume_from_committed(
         }
         if missing := ends.keys() - start.keys():
             raise MirrorError(
-                f"cluster {config.name}, group {group}: {len(missing)} partition(s), such as {min(missing)}, "
-                "have no offset of it: what it committed elsewhere was not brought over"
+                f"cluster {config.name}, group {group}: no offset for {format_count(len(missing), 'partition')},"
+                f" such as {min(missing)}: what it committed elsewhere was not brought over"
             )
         return _consume(config, consumer, start, ends)
     except KafkaException as error:

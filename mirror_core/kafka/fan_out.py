@@ -1,7 +1,6 @@
 """Parallel requests to several brokers.
 
-A request to all coordinators is complete, or an error: an entry that moves from a broker not yet asked to one already
-asked would be in no response.
+A request to all coordinators is complete, or an error: an entry that moves between them would be in no response.
 """
 
 from __future__ import annotations
@@ -170,7 +169,7 @@ class CoordinatorMoving(Unreachable):
 def call_coordinators(
     client: ClusterClient, topic: str, call: Callable[[int], CoordinatorResult]
 ) -> dict[int, CoordinatorResult]:
-    """While no coordinator's leader changed. Retries until the client's limit, then CoordinatorMoving."""
+    """Repeats all calls if a coordinator moved meanwhile; CoordinatorMoving after the client's limit."""
     deadline = time.monotonic() + client.timeout_s
     while True:
         metadata_before = client.metadata([topic])

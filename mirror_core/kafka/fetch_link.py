@@ -1,9 +1,8 @@
 """Fetches from one source broker: one request in flight, one reused buffer.
 
-A response without a complete batch may mean that compaction removed the last readable batches, but also that other
-partitions used up the size, or a throttle. Beyond `remote.fetch.max.wait.ms` or
-`remote.log.manager.fetch.max.bytes.per.second` tiered logs (KIP-405) return nothing, without error or throttle time: so
-the leader is asked what it holds locally.
+A response without a complete batch may mean that compaction removed the last readable batches, that other partitions
+used up the size, or a throttle. Beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second`
+tiered logs (KIP-405) return nothing, without error or throttle time: the leader is asked what it holds locally.
 """
 
 from __future__ import annotations

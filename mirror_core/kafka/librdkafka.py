@@ -1,5 +1,3 @@
-"""librdkafka clients."""
-
 from __future__ import annotations
 
 import time

@@ -1,7 +1,4 @@
-"""Log offsets and producer states.
-
-Two brokers confirm offline partitions: trusting one that is cut off would abandon partitions that have a leader.
-"""
+"""Log offsets and producer states."""
 
 from __future__ import annotations
 

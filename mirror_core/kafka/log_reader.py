@@ -394,7 +394,6 @@ class LogReader:
 
 
 def _to_mirrored_batches(header: BatchHeader, message: memoryview, position: int) -> Iterator[LogBatch]:
-    """As a mirror's verified magic 2 batches."""
     for run in message_v0_v1.split_message_into_runs(header, message, position):
         mirrored = BatchHeader._make(HEADER.unpack_from(run.batch))
         yield mirrored._replace(base_offset=run.base_offset), memoryview(run.batch)

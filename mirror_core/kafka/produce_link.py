@@ -27,9 +27,9 @@ _APPEND_S: Final = 0.005
 
 
 class InflightWindow:
-    """Four times what the broker accepts within the shortest round trip.
+    """Four times what the broker accepts within the shortest round trip: less would hide a faster link.
 
-    So a faster link shows, and slow appends do no harm. No more: an epoch's end waits for everything in flight.
+    Not more: an epoch's end waits for everything in flight.
     """
 
     def __init__(self, round_trip_s: float, max_bytes: int) -> None:

@@ -220,7 +220,7 @@ def claim_in_sync(
 ) -> None:
     """Fetches at these log ends in the name of `follower`: the leader then adds it to the in-sync replicas.
 
-    Refused under other leader epochs than these. Without a broker epoch, as followers before KIP-903 did.
+    Refused under other leader epochs than these. Without a broker epoch, like before KIP-903.
     """
 
     def attempt(partitions: list[Partition]) -> dict[Partition, tuple[ErrorCode, str | None]]:

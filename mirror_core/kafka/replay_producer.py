@@ -186,7 +186,7 @@ class ReplayProducer:
 
     def _raise_refused(self, refused: Sequence[tuple[Offset, KafkaError]]) -> None:
         """A broker may refuse a batch without naming the bad record."""
-        blamed = [one for one in refused if one[1].code() != KafkaError._INVALID_DIFFERENT_RECORD] or refused
+        blamed = [row for row in refused if row[1].code() != KafkaError._INVALID_DIFFERENT_RECORD] or refused
         if blamed:
             self._fail(f"write saved offsets from {blamed[0][0]:,} on", blamed[0][1])
 

@@ -57,9 +57,9 @@ class ShareStart:
     offset: Offset
     """As the broker returns it. All records before it are acknowledged."""
     acknowledged_ahead: int | None
-    """Acknowledged records at or after `offset`. None: unknown."""
+    """Acknowledged records at or after `offset`."""
     acknowledged_until: Offset | None
-    """All records before this offset are known to be acknowledged. None: unknown."""
+    """All records before this offset are known to be acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -339,8 +339,8 @@ def delete_topics(client: ClusterClient, topics: Collection[str]) -> None:
         responses = client.call_controller_each(requests, DeleteTopicsResponse)
         return {str(row.name): (row.error_code, None) for response in responses for row in response.responses}
 
-    gone = (ErrorCode.unknown_topic_or_partition,)
-    retry_per_key(client, "DeleteTopics (needs DELETE)", sorted(topics), attempt, expected=gone)
+    missing_codes = (ErrorCode.unknown_topic_or_partition,)
+    retry_per_key(client, "DeleteTopics (needs DELETE)", sorted(topics), attempt, expected=missing_codes)
     _wait_until_forgotten(client, topics, None)
 
 
@@ -516,7 +516,7 @@ def find_late_brokers(
 
     def shows_configs(connection: Connection) -> bool:
         response = connection.call(build_describe_configs(sorted(overrides)), DescribeConfigsResponse)
-        shown = {
+        broker_overrides = {
             result.resource_name: {
                 row.name: row.value for row in result.configs if row.config_source == TOPIC_OVERRIDE_SOURCE
             }
@@ -524,7 +524,8 @@ def find_late_brokers(
             if result.error_code is ErrorCode.none
         }
         return all(
-            topic in shown and all(shown[topic].get(name) == value for name, value in changes.items())
+            topic in broker_overrides
+            and all(broker_overrides[topic].get(name) == value for name, value in changes.items())
             for topic, changes in overrides.items()
         )
 

@@ -232,8 +232,6 @@ class TransactionalIdExhausted(Exception):
 
 
 class _TransactionStuck(Exception):
-    """The coordinator cannot finish the previous transaction."""
-
     def __init__(self, transaction: DecidedTransaction) -> None:
         self.transaction = transaction
 
@@ -334,7 +332,7 @@ class TransactionalProducer(TransactionBrokers):
             raise ForeignAbort
 
     def _note_appended(self, appended: Sequence[range]) -> None:
-        """Raises LogReplaced if records of this owner are missing: the topic was recreated, or lost its end."""
+        """Raises LogReplaced if records of this owner are missing."""
         if not appended:
             return
         if appended[0].start < self.written_log.end:
@@ -518,7 +516,6 @@ class TransactionalProducer(TransactionBrokers):
             raise TransactionalIdExhausted from None
 
     def _append(self, built_batches: Sequence[tuple[bytearray, int]], deadline: float) -> list[range]:
-        """To all in-sync replicas."""
         producer_id, epoch = self._producer_id_epoch
         appended = list[range]()
         batches = [(memoryview(batch), count) for batch, count in built_batches]

@@ -130,7 +130,6 @@ class BackgroundSync(_BackgroundWork):
         self._report_new(troubles, f"sync: a person must decide about {subject}:{listed}")
 
     def _report_new(self, troubles: Set[tuple[str, ...]], text: str) -> None:
-        """Not at each sync. `mirrorbook sync` shows it in full."""
         if any(trouble not in self._reported for trouble in troubles):
             self._report(escape_invisible_lines(text))
         self._reported = troubles

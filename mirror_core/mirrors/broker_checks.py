@@ -66,7 +66,6 @@ def check_auto_creation(client: ClusterClient, brokers: Sequence[int]) -> tuple[
 
 
 def _advise_if_true(client: ClusterClient, brokers: Sequence[int], setting: str, meaning: str) -> tuple[str, ...]:
-    """Leaves out brokers that do not answer: `cluster check` reports them."""
     enabled_on = list[int]()
     for broker in brokers:
         try:
@@ -153,16 +152,16 @@ def list_refused_answers(mirror: MirrorName) -> tuple[FirstAclEffect, ...]:
 
 def explain_fence_shut_out(
     control: ClusterClient, acls: BrokerAcls | AuthorizerOff, topics: Iterable[str], mirror: MirrorName
-) -> str:
+) -> Finding | None:
     """For a fence that would be the first ACL on a topic."""
     if isinstance(acls, AuthorizerOff) or not (topics_without_acl := find_topics_without_acl(topics, acls.entries)):
-        return ""
+        return None
     with ClusterClient(control.config, Principal.DATA, timeout_s=control.timeout_s) as data:
         result = check_first_acl(control, data, acls)
-    return (
-        f"{join_limited(topics_without_acl)} have no ACL, and {result.text}"
-        if result.shuts_out in list_refused_answers(mirror)
-        else ""
+    if result.shuts_out not in list_refused_answers(mirror):
+        return None
+    return Finding(
+        "fence_too_wide", control.name, topics=topics_without_acl, shuts_out=result.shuts_out, reason=result.text
     )
 
 

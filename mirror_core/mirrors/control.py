@@ -27,6 +27,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, find_writers_left_ms
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import end_turn, find_conductor_status, find_turn_holder, hold_turn
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_complete_state
@@ -76,7 +77,7 @@ def preview_command(
 def take_control(
     link: MirrorLink, verb: MirrorCommand, extra_checks: ExtraChecks = lambda state: ()
 ) -> Iterator[StateWriter]:
-    """Refused without disturbing anybody when the command may not act."""
+    """Refused when the command may not act."""
     _wait_for_turn(link, verb, extra_checks)
     with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
         status = _read_status(link, writer.state)
@@ -150,6 +151,7 @@ def _read_status(link: MirrorLink, state: State) -> CommandContext:
             and pending_fence.by_command
             else None
         ),
+        run_verbs=list_run_verbs(state, run) if run else (),
         conductor=find_conductor_status(state, run, ahead_ms) if run else UNKNOWN_CONDUCTOR,
         turn_holder=find_turn_holder(state, name, ahead_ms),
     )

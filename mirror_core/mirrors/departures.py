@@ -22,11 +22,13 @@ from mirror_core.sync.promotion_configs import is_unlisted_row
 
 def to_started(status: PartitionStatus) -> PartitionStatus:
     last_event = PartitionEvent.FAIL if status.reason else PartitionEvent.ALIGNED
-    return replace(status, state=apply_events(status.state, PartitionEvent.START, last_event), lmo=None)
+    return replace(
+        status, state=apply_events(status.state, PartitionEvent.START, last_event), lmo=None, deleted_until=None
+    )
 
 
 def finish_departures(link: MirrorLink, writer: StateWriter) -> list[str]:
-    """Releases what may be released, and forgets the partitions of topics that have left. May be repeated.
+    """Releases topics, and forgets the partitions of those that have left. May be repeated.
 
     The caller owns the mirror's state. A topic is released only after no task can append to it. Returns what could not
     be done about settings and rights.
@@ -70,8 +72,8 @@ def drop_leaving_topics(
 ) -> None:
     """For an unplanned failover: these topics are the mirror's no longer, and nobody is given them. May be repeated.
 
-    The caller owns the mirror's state, and no task can append to them. `ends`: log ends, where known. What is to be
-    released stays so.
+    The caller owns the mirror's state, and no task can append. `ends`: log ends, where known. What is to be released
+    stays so.
     """
     state, name = writer.state, link.mirror.name
     statuses = state.partitions.get(name, {})
@@ -98,7 +100,6 @@ def _make_closed_departure(mirror: MirrorName, topic: str, now_ms: int) -> Topic
 def _list_ended(
     statuses: Mapping[Partition, PartitionStatus], departure: TopicDeparture
 ) -> tuple[PartitionStatus, ...]:
-    """Empty: nothing was ever copied."""
     recorded = (s for p, s in sorted(statuses.items()) if p.topic == departure.topic and s.destination_topic_id)
     return tuple(recorded) or departure.statuses
 

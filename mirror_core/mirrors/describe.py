@@ -1,4 +1,4 @@
-"""What is recorded of a mirror, and what both clusters show now."""
+"""What is recorded of a mirror, and what both clusters show."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.copy.log_inspection import find_foreign_writes
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, format_failure_reason
 from mirror_core.decide import clock_skew, gaps_and_resume
 from mirror_core.decide.acl_plan import find_narrowed_acls, format_narrowed_acls
-from mirror_core.decide.deletion_hold import format_hold
+from mirror_core.decide.deletion_hold import find_early_deletions, format_hold
 from mirror_core.decide.fence_state import (
     describe_fence,
     find_fence_state,
-    format_late_writes,
     warn_pending_fence,
 )
 from mirror_core.decide.gaps_and_resume import format_never_copied
@@ -31,7 +31,6 @@ from mirror_core.decide.group_coverage import (
 from mirror_core.decide.loss_bound import (
     LossBound,
     compute_loss,
-    format_heartbeats,
     format_listed,
     format_observed,
     format_uncopied,
@@ -41,9 +40,10 @@ from mirror_core.decide.mirror_change import (
     format_leaving_topics,
     format_topics_by_access,
     list_leaving_topics,
+    list_paused_topics,
     list_topics_by_access,
 )
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.mirror_snapshot import find_positions, join_limited
 from mirror_core.decide.run_status import find_run_progress, find_stalled_run
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
@@ -62,12 +62,14 @@ from mirror_core.mirrors.mirror_facts import (
     MirrorFact,
     format_absent,
     format_driver,
+    format_heartbeats,
     format_lag,
     format_offsets,
     make_fact,
     make_hidden_fact,
     make_waits_fact,
 )
+from mirror_core.mirrors.old_source_fence import describe_late_writes
 from mirror_core.model.errors import ConnectionRejected, MirrorError, RemoteFault, Unreachable
 from mirror_core.model.figures import Figure, FigureKey, Figures, format_figures, format_share, to_figure_documents
 from mirror_core.model.json_documents import JsonDocument
@@ -86,11 +88,12 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.run import Run
-from mirror_core.model.source_observation import Heartbeat
+from mirror_core.model.source_observation import Heartbeat, SourceObservation
 from mirror_core.model.sync_state import GroupCoverage, UnsyncedGroups
 from mirror_core.model.text import format_bytes
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import find_conductor_status
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
@@ -185,18 +188,17 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
-    at_destination = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END)
+    at_destination = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END, OffsetPoint.START)
+    (log_ends, copy_starts), observation = at_destination.points, state.source_observations.get(mirror.name)
+    foreign_starts = _find_foreign_writes(link, statuses, observation, log_ends)
+    positions = find_positions(log_ends, foreign_starts)
     # High watermarks before stable ends: else records that were just committed would seem to be hidden.
     source_points = (OffsetPoint.START, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END)
     at_source = _fetch_offsets(link.source, statuses, *source_points)
-    (positions,), (starts, high_watermarks, ends) = at_destination.points, at_source.points
-    lease = state.leases.get(mirror.name)
-    run = state.active_run(mirror.name)
-    ahead_ms = (
-        None
-        if at_destination.problem
-        else measure_clock_ahead_ms(link.destination, timeout_s=TIMEOUTS.monitor_response_s)
-    )
+    starts, high_watermarks, ends = at_source.points
+    lease, run = state.leases.get(mirror.name), state.active_run(mirror.name)
+    timeout_s = TIMEOUTS.monitor_response_s
+    ahead_ms = None if at_destination.problem else measure_clock_ahead_ms(link.destination, timeout_s=timeout_s)
     watcher = find_watcher_status(state, mirror.name, ahead_ms, now_ms)
     run_texts = _format_run(mirror, run, state, ahead_ms) if run else ()
     broker_now_ms = clock_skew.to_broker_clock_ms(now_ms, ahead_ms)
@@ -204,8 +206,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     now_ms = clock_skew.to_owner_clock_ms(now_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     now_ms = now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     has_driver, is_driver_unknown = is_lease_fresh(lease, now_ms), is_lease_age_unknown(lease, now_ms)
-    pending_fence = state.pending_fences.get(mirror.name)
-    proof = state.verifications.get(mirror.name)
+    pending_fence, proof = state.pending_fences.get(mirror.name), state.verifications.get(mirror.name)
     rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
     fence_texts = [
         *map(str, describe_fence(pending_fence, is_answering=bool(ends))),
@@ -216,19 +217,28 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         *format_absent(mirror.destination, at_destination.absent, statuses),
     )
     problems = tuple(t for t in (at_source.problem, at_destination.problem, *absent) if t)
-    sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, positions))
+    sides = ((link.source, at_source.problem, ends), (link.destination, at_destination.problem, log_ends))
     silent_sides = {side.name: why for side, why, description in sides if why and not description}
     last_heartbeats = _read_heartbeats(link)
     if now_ms != UNKNOWN_NOW_MS:
         now_ms += int((time.monotonic() - began_s) * 1000)  # heartbeats were read last, seconds later
-    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
-    loss_estimate = compute_loss(statuses, observation, positions, last_heartbeats, now_ms=now_ms)
+    observation = apply_current_filters(mirror, statuses, observation)
+    is_stopped = mirror.desired is DesiredState.STOPPED
+    loss_estimate = compute_loss(
+        statuses,
+        observation,
+        log_ends,
+        last_heartbeats,
+        now_ms=now_ms,
+        foreign_starts=foreign_starts,
+        early_deletions={} if is_stopped else find_early_deletions(statuses.values(), copy_starts, starts),
+    )
     behind_s = clock_skew.find_clock_behind_s(
         now_ms, lease, observation, state.groups.get(mirror.name), last_heartbeats
     )
     lag, groups_left = _sum_lag(rows), _find_groups_left(state, mirror)
     stray_denials = describe_stray_denials(link, state, silent_sides)
-    late_writes = format_late_writes(pending_fence, statuses, observation)
+    late_writes = describe_late_writes(state, mirror, statuses, observation)
     compacted = (
         DescribedFact(FactKey.COMPACTED_TOPICS, None) if problems else _make_compacted_fact(link, statuses.values())
     )
@@ -244,12 +254,11 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     missing = None if loss_estimate.missing_in_all is None else max(loss_estimate.missing_in_all, lag or 0)
     proof_figures = dict(list_proof_figures(proof, positions, list_copy_ids(statuses.values()), broker_now_ms))
     is_started = mirror.desired is DesiredState.STARTED
+    paused = tuple(list_paused_topics(mirror, statuses))
     departures = state.departures.get(mirror.name, {}).values()
     leaving = sorted(list_leaving_topics(mirror, statuses) | {d.topic for d in departures if not d.is_done})
-    closed, closed_text = (
-        list_topics_by_access(departures, TopicAccess.CLOSED),
-        format_topics_by_access(departures, TopicAccess.CLOSED),
-    )
+    closed = list_topics_by_access(departures, TopicAccess.CLOSED)
+    closed_text = format_topics_by_access(departures, TopicAccess.CLOSED)
     unenforced = _explain_unenforced(link) if closed and not at_destination.problem else ""
     if unenforced:
         closed_text += f"; but {mirror.destination} {unenforced}: applications may write them"
@@ -355,23 +364,12 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
             is_normal=bool(last_heartbeats) and not at_source.is_silent,
         ),
         _make_clock_fact(mirror, ahead_ms, behind_s, leader_ahead_ms),
-        DescribedFact(FactKey.TOPICS, mirror.topics, " ".join(mirror.topics)),
-        DescribedFact(FactKey.EXCLUDE_TOPICS, mirror.exclude_topics, " ".join(mirror.exclude_topics) or "none"),
-        DescribedFact(FactKey.GROUPS, mirror.groups, " ".join(mirror.groups) or "none"),
-        DescribedFact(FactKey.EXCLUDE_GROUPS, mirror.exclude_groups, " ".join(mirror.exclude_groups) or "none"),
-        DescribedFact(FactKey.PRINCIPALS, mirror.principals, " ".join(mirror.principals)),
-        DescribedFact(
-            FactKey.EXCLUDE_PRINCIPALS, mirror.exclude_principals, " ".join(mirror.exclude_principals) or "none"
-        ),
+        *_list_filter_facts(mirror),
+        DescribedFact(FactKey.PAUSED_TOPICS, paused, join_limited(paused) or "none", is_normal=not paused),
         DescribedFact(
             FactKey.LEAVING_TOPICS, tuple(leaving), format_leaving_topics(mirror, leaving), is_normal=not leaving
         ),
-        DescribedFact(
-            FactKey.CLOSED_TOPICS,
-            closed,
-            closed_text,
-            is_normal=not unenforced,
-        ),
+        DescribedFact(FactKey.CLOSED_TOPICS, closed, closed_text, is_normal=not unenforced),
         DescribedFact(
             FactKey.RELEASED_TOPICS,
             list_topics_by_access(departures, TopicAccess.RELEASED),
@@ -385,10 +383,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         ),
         compacted,
         DescribedFact(
-            FactKey.NARROWED_RIGHTS,
-            tuple(map(str, narrowed)),
-            format_narrowed_acls(narrowed),
-            is_normal=not narrowed,
+            FactKey.NARROWED_RIGHTS, tuple(map(str, narrowed)), format_narrowed_acls(narrowed), is_normal=not narrowed
         ),
         DescribedFact(
             FactKey.THROTTLE,
@@ -462,7 +457,7 @@ def _list_recorded_coverage(mirror: Mirror, state: State, now_ms: int) -> list[G
 
 
 def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
-    """Unknown (None) where nothing is left of what was synced, and not all groups were."""
+    """None if unknown: no group is recorded as left, and no sync covered all groups."""
     recorded = state.uncommitted_groups.get(mirror.name, UnsyncedGroups(mirror=mirror.name))
     return recorded if recorded.uncommitted or state.find_group_sync(mirror.name) else None
 
@@ -470,6 +465,16 @@ def _find_groups_left(state: State, mirror: Mirror) -> UnsyncedGroups | None:
 def _sum_lag(rows: Collection[PartitionDescription]) -> int | None:
     lags = [row.lag for row in rows if row.state is PartitionState.MIRRORING]
     return None if not lags or None in lags else sum(max(0, lag or 0) for lag in lags)
+
+
+def _list_filter_facts(mirror: Mirror) -> Iterator[DescribedFact]:
+    for key in (
+        *(FactKey.TOPICS, FactKey.EXCLUDE_TOPICS, FactKey.GROUPS, FactKey.EXCLUDE_GROUPS, FactKey.PRINCIPALS),
+        *(FactKey.EXCLUDE_PRINCIPALS, FactKey.EXCLUDE_RIGHTS, FactKey.EXCLUDE_SETTINGS, FactKey.REPLICATION_FACTOR),
+    ):
+        value: str | tuple[str, ...] = getattr(mirror, key)
+        separator = ", " if key is FactKey.EXCLUDE_RIGHTS else " "
+        yield DescribedFact(key, value, value if isinstance(value, str) else separator.join(value) or "none")
 
 
 def _make_lag_fact(rows: Collection[PartitionDescription], *, has_problems: bool) -> DescribedFact:
@@ -488,7 +493,9 @@ def _format_proof(figures: Figures) -> str:
 
 def _format_run(mirror: Mirror, run: Run, state: State, clock_ahead_ms: int | None) -> tuple[str, ...]:
     conductor = find_conductor_status(state, run, clock_ahead_ms)
-    stalled = find_stalled_run(mirror, run, find_run_progress(run, state.steps_of(run)), conductor)
+    stalled = find_stalled_run(
+        mirror, run, find_run_progress(run, state.steps_of(run)), conductor, list_run_verbs(state, run)
+    )
     return (str(stalled) if stalled else f"{run.plan.kind} {run.id}",)
 
 
@@ -498,6 +505,19 @@ def _explain_unenforced(link: MirrorLink) -> str:
             return explain_unenforced(client)
     except MirrorError as error:
         return f"may not keep them closed ({error})"
+
+
+def _find_foreign_writes(
+    link: MirrorLink,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    log_ends: Mapping[Partition, Offset],
+) -> dict[Partition, Offset | None]:
+    try:
+        with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
+            return find_foreign_writes(client, link.mirror, statuses, observation, log_ends)
+    except RemoteFault:
+        return dict.fromkeys(log_ends)
 
 
 def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from mirror_core.decide.fence_state import BrokerStartDecision, RecordedMirrors, decide_broker_start, has_failed_over
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.evidence.fence_file import (
@@ -21,19 +23,37 @@ from mirror_core.evidence.fence_file import (
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls, delete_acls, describe_acls, wait_until_acls_absent
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Config
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
+from mirror_core.kafka.topic_existence import find_existing_topics
+from mirror_core.mirrors.fence_watcher import FENCE_CHECK_INTERVAL_S
+from mirror_core.mirrors.mirror_facts import format_offsets
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Resource
 from mirror_core.model.errors import BadRequest, Indeterminate, MirrorError, Refused
 from mirror_core.model.files import Unwritable
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
-from mirror_core.model.names import ClusterName, MirrorName, Partition, format_reverse_name, get_base_name
+from mirror_core.model.names import (
+    HEARTBEAT_TOPIC_PREFIX,
+    ClusterName,
+    MirrorName,
+    Partition,
+    format_reverse_name,
+    get_base_name,
+)
+from mirror_core.model.parity_verdict import SalvagedPartition
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.model.text import format_option, format_shell_command, format_time
+from mirror_core.model.text import format_count, format_option, format_shell_command, format_time
 from mirror_core.model.timing import TIMEOUTS, now_ms
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
-from mirror_core.state.active_cluster import ActiveCluster, read_active_cluster, read_newest_announcements
-from mirror_core.state.mirror_link import read_states
-from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.active_cluster import (
+    ActiveCluster,
+    FenceLift,
+    read_active_cluster,
+    read_newest_announcements,
+    record_lift,
+)
+from mirror_core.state.mirror_link import read_broker_time_ms, read_states
+from mirror_core.state.point_of_no_return import is_past_no_return, make_holding_run
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
@@ -119,6 +139,74 @@ def format_manual_lift(
 ACTIVE_TOPIC_TIMEOUT_S: Final = 5.0
 
 
+def explain_emptied(config: Config, fences: Collection[tuple[Path, FenceFile]]) -> Iterator[Finding]:
+    """What the fenced cluster lacks of before, should the promoted destination, which is silent, be lost.
+
+    `fences`: files of one mirror, on one cluster; the newest tells. A salvage is beside a failback's.
+    """
+    if not fences:
+        return
+    path, fence = max(fences, key=lambda row: row[1].written_ms)
+    try:
+        logs = _read_logs(config.cluster(fence.cluster), fence.topics)
+    except MirrorError as error:
+        yield Finding("old_source_unread", fence.cluster, destination=fence.destination, reason=error)
+        return
+    emptied = [t for t, topic_logs in logs.items() if t in fence.topic_ids and topic_logs.id != fence.topic_ids[t]]
+    if emptied:
+        counts = [logs[topic].held for topic in emptied]
+        folders, records = _find_salvage(path.parent)
+        yield Finding(
+            "old_source_emptied",
+            fence.cluster,
+            run=fence.run,
+            run_kind=fence.kind,
+            topics=emptied,
+            held=sum(filter(None, counts)),
+            has_unknown=None in counts,
+            destination=fence.destination,
+            folders=folders,
+            records=records,
+        )
+    if doubted := [f"{t} ({format_offsets(logs[t].held)})" for t in logs if t not in fence.topic_ids]:
+        yield Finding("old_source_doubted", fence.cluster, destination=fence.destination, topics=doubted)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLogs:
+    id: str | None
+    """Null: there is no such topic."""
+    held: int | None
+    """In offsets. Null: a partition does not tell."""
+
+
+def _read_logs(cluster: ClusterConfig, topics: Iterable[str]) -> dict[str, TopicLogs]:
+    names = sorted(topic for topic in topics if not topic.startswith(HEARTBEAT_TOPIC_PREFIX))
+    with ClusterClient(cluster, timeout_s=ACTIVE_TOPIC_TIMEOUT_S) as client:
+        views = find_existing_topics(client, names)
+        partitions = [Partition(name, index) for name, view in views.items() for index in view.partitions]
+        starts, ends = (list_known_offsets(client, partitions, p) for p in (OffsetPoint.START, OffsetPoint.LOG_END))
+    counts: dict[str, list[int | None]] = {name: [] for name in names}
+    for p in partitions:
+        counts[p.topic].append(ends[p] - starts[p] if p in ends and p in starts else None)
+    return {
+        name: TopicLogs(
+            id=views[name].id if name in views else None,
+            held=None if None in counts[name] else sum(filter(None, counts[name])),
+        )
+        for name in names
+    }
+
+
+def _find_salvage(folder: Path) -> tuple[tuple[str, ...], int]:
+    """A run's folders with what was saved before its logs were changed, and their records."""
+    from mirror_core.parity.salvage import MANIFEST  # late: in an emergency only
+
+    manifests = sorted(folder.glob(f"salvage*/{MANIFEST}"))
+    saved = [msgspec.json.decode(manifest.read_bytes(), type=tuple[SalvagedPartition, ...]) for manifest in manifests]
+    return tuple(str(m.parent) for m in manifests), sum(part.records for parts in saved for part in parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiftPreview:
     present_denials: frozenset[Acl]
@@ -128,7 +216,7 @@ class LiftPreview:
     warnings: tuple[str, ...]
 
 
-def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> LiftPreview:
+def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> LiftPreview:
     """Lifting by file, when the destination with the state does not answer.
 
     If the run is resumed, missing denials refuse promotion, or are created again after it. BadRequest: another cluster;
@@ -167,10 +255,25 @@ def preview_lift(config: Config, cluster: ClusterConfig, fence: FenceFile) -> Li
         f"{fence.destination} does not answer ({state_or_error}){unknown_text}. If applications write there, both"
         f" clusters take writes from here on, and what {cluster.name} takes is not on {fence.destination}",
     )
+    again = Finding(
+        "fenced_again_by_watchers",
+        cluster.name,
+        destination=fence.destination,
+        mirror=fence.mirror,
+        promoted=is_told,
+        interval_s=FENCE_CHECK_INTERVAL_S,
+    )
+    warnings.insert(1, str(again))
+    if is_told:
+        others = find_open_fences(path.parent.parent, fence.mirror)
+        fences = [(path, fence), *((p, f) for p, f in others if f.cluster_id == fence.cluster_id)]
+        warnings = [*map(str, explain_emptied(config, fences)), *warnings]
     return LiftPreview(present_denials=present_denials, destination=None, promotion=promotion, warnings=tuple(warnings))
 
 
-def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path) -> tuple[str, ...]:
+def lift_by_file(
+    config: Config, cluster: ClusterConfig, fence: FenceFile, path: Path, *, lifted_by: str
+) -> tuple[str, ...]:
     """Deletes only the file's denials; returns when no broker shows one. Returns problems. May be repeated.
 
     If the destination answers now, the mirror is taken over, so that a conductor notices before it promotes.
@@ -206,12 +309,22 @@ def lift_by_file(config: Config, cluster: ClusterConfig, fence: FenceFile, path:
             held_topics, _ = _find_held_topics(config, fence, state_or_error)
             if openable := set(fence.topics) - held_topics:
                 run_unfence_command(_build_lift_target(config, cluster, fence, openable))
+            problems += _record_lift(cluster, fence, lifted_by)
             return (*problems, *format_held_topics(cluster.name, held_topics & set(fence.topics)))
         with ClusterClient(cluster) as client:
             if not isinstance(describe_acls(client), AuthorizerOff):
                 delete_acls(client, fence.denials)
                 wait_until_acls_absent(client, fence.denials)
-    return tuple(problems)
+    return (*problems, *_record_lift(cluster, fence, lifted_by))
+
+
+def _record_lift(cluster: ClusterConfig, fence: FenceFile, lifted_by: str) -> list[str]:
+    try:
+        lift = FenceLift(cluster=cluster.name, by=lifted_by, at_ms=read_broker_time_ms(cluster))
+        record_lift(cluster, get_base_name(fence.mirror), lift, ACTIVE_TOPIC_TIMEOUT_S)
+    except MirrorError as error:
+        return [f"who lifted the fence was not recorded: {error}"]
+    return []
 
 
 def _find_held_topics(
@@ -226,7 +339,7 @@ def _find_held_topics(
 
 
 def _check_held_by_others(config: Config, fence: FenceFile, state_or_error: State | MirrorError) -> None:
-    """Whatever destination and mirror the file names: it may be edited."""
+    """Believes no destination or mirror that the file names: it may be edited."""
     held_topics, unanswered = _find_held_topics(config, fence, state_or_error)
     reasons = [Finding("fence_maybe_anothers", fence.destination, clusters=unanswered)] if unanswered else []
     # With a command, what others hold stays closed.
@@ -274,7 +387,7 @@ def _list_refusals(state: State, fence: FenceFile) -> Iterator[str]:
     run, active = state.runs.get(fence.run), state.active_run(fence.mirror)
     mirror, destination = state.mirrors.get(fence.mirror), fence.destination
     if active is not None and active.id != fence.run:
-        yield f"run {active.id} holds mirror {fence.mirror} now: resume or abort that one"
+        yield str(make_holding_run(state, active).explain())
         return
     if run is not None and run.plan.kind is RunKind.FAILBACK:
         yield f"it is a failback, in which applications write on {destination}"
@@ -323,8 +436,9 @@ def _list_other_denials(cluster: ClusterConfig, fence: FenceFile, current_acls: 
         lift_command = format_acl_command(
             unknown_denials[0], bootstrap=cluster.control["bootstrap.servers"], remove=True
         )
+        ids_text = format_count(len(unknown_denials), "transactional id")
         yield (
-            f"{len(unknown_denials)} transactional id(s) are denied on {cluster.name} that the file does not name:"
+            f"{ids_text} denied on {cluster.name} that the file does not name:"
             f" {join_limited(a.name for a in unknown_denials)}. If a watcher of mirror {fence.mirror} has denied them,"
             f" their applications stay shut out until somebody takes that away, one by one: {lift_command}"
         )
@@ -342,10 +456,30 @@ def _find_promotion(announcement: ActiveCluster | None, fence: FenceFile) -> Fin
     return Finding("destination_was_promoted", announcement.active, since_ms=since_ms, run=run, cluster=fence.cluster)
 
 
+def _find_lift(announcement: ActiveCluster | None) -> Iterator[Finding]:
+    if announcement is not None and announcement.fence_lift:
+        yield Finding(
+            "fence_lifted_by",
+            announcement.fence_lift.cluster,
+            by=announcement.fence_lift.by,
+            at_ms=announcement.fence_lift.at_ms,
+            mirror=announcement.mirror,
+            destination=announcement.active,
+        )
+
+
+def may_be_fenced(config: Config, name: MirrorName) -> bool:
+    """By the files of runs that have not ended, in the usual folder."""
+    files = find_open_fences((config.path.parent / "evidence").absolute(), name)
+    return any(_may_stand(config, fence) for _, fence in files)
+
+
 def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
     """For a mirror whose destination is silent: by files of runs that have not ended, in the usual folder."""
+    yield from map(str, _find_way_home(config, MirrorName(name)))
     announcements, promotions, lines = dict[ClusterName, ActiveCluster | None](), dict[str, None](), list[str]()
     newest: tuple[Path, FenceFile] | None = None
+    promoted_fences = list[tuple[Path, FenceFile]]()
     for file, fence in find_open_fences((config.path.parent / "evidence").absolute(), name):
         if fence.cluster not in announcements:
             announcements[fence.cluster] = None
@@ -354,6 +488,8 @@ def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
                     announcements[fence.cluster] = _read_announcement(fenced, fence)
         if promotion := _find_promotion(announcements[fence.cluster], fence):
             promotions[f"{promotion}."] = None
+            promoted_fences.append((file, fence))
+            promotions |= {f"{lift}.": None for lift in _find_lift(announcements[fence.cluster])}
             if _may_stand(config, fence) and (newest is None or fence.written_ms > newest[1].written_ms):
                 newest = file, fence
             continue
@@ -370,14 +506,10 @@ def list_ways_past_fences(config: Config, name: str) -> Iterator[str]:
         return
     yield from (*promotions, *lines)
     if promotions:
-        yield from map(str, _find_way_home(config, MirrorName(name)))
+        yield from (f"{finding}." for finding in explain_emptied(config, promoted_fences))
     if newest is not None:
         file, fence = newest
-        yield str(
-            Finding(
-                "promoted_destination_lost", fence.destination, cluster=fence.cluster, mirror=fence.mirror, file=file
-            )
-        )
+        yield str(_explain_lost(fence.destination, fence, file))
 
 
 def _may_stand(config: Config, fence: FenceFile) -> bool:
@@ -397,12 +529,16 @@ def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
     reverse_name = format_reverse_name(name)
     for cluster, state in read_states(config):
         mirror = state.mirrors.get(reverse_name) if isinstance(state, State) else None
-        if mirror is not None and mirror.destination == cluster and mirror.desired is DesiredState.STARTED:
+        if not isinstance(state, State) or mirror is None or mirror.destination != cluster:
+            continue
+        if run := state.active_run(reverse_name):
+            yield Finding("way_home_is_moving", cluster, mirror=reverse_name, run=run.id, destination=mirror.source)
+        elif mirror.desired is DesiredState.STARTED:
             yield Finding("way_home_is_copied", mirror.source, mirror=mirror.name, destination=cluster)
 
 
 def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
-    """By the newest announcement of the clusters that answer, or by the evidence folder, which may know a later run."""
+    """By the newest announcement, or by the evidence folder, which may know a later run."""
     newest = read_newest_announcements(list(config.clusters.values()), ACTIVE_TOPIC_TIMEOUT_S).get(get_base_name(name))
     promoted = find_promoted_fence((config.path.parent / "evidence").absolute(), name)
     if promoted is not None and (newest is None or promoted.promoted_ms > newest.since_ms):
@@ -414,8 +550,14 @@ def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:
     file = promoted.file if promoted is not None and promoted.fence.run == run else None
     if file is None or promoted is None:
         yield Finding("active_was_announced", active, run=run, since_ms=since_ms, mirror=name)
+        yield from _find_lift(newest)
         return
     cluster = promoted.fence.cluster
     yield Finding("destination_was_promoted", active, since_ms=since_ms, run=run, cluster=cluster)
-    yield from _find_way_home(config, name)
-    yield Finding("promoted_destination_lost", active, cluster=cluster, mirror=name, file=file)
+    yield from _find_lift(newest)
+    yield from explain_emptied(config, [(file, promoted.fence)])
+    yield _explain_lost(active, promoted.fence, file)
+
+
+def _explain_lost(active: ClusterName, fence: FenceFile, file: Path) -> Finding:
+    return Finding("promoted_destination_lost", active, cluster=fence.cluster, mirror=fence.mirror, file=file)

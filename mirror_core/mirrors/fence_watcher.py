@@ -49,18 +49,19 @@ from mirror_core.model.errors import LostOwnership, MirrorError, Refused, Remote
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName, get_base_name
-from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.pending_fence import FenceAction, FenceRestoration, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.timing import TIMEOUTS
-from mirror_core.state.active_cluster import copy_announcement
+from mirror_core.state.active_cluster import copy_announcement, read_active_cluster, record_lift
 from mirror_core.state.mirror_link import MirrorLink, check_source_id, read_broker_time_ms
-from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return, list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, Tombstone
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import WatcherHeartbeats, extra_interval_s
 from mirror_core.state.writer import StateWriter
+from mirror_core.supervisor.process_identity import get_current_process
 from mirror_core.sync.fence_acls import check_stillness, lift_fence
 from mirror_core.sync.fence_command import FenceCommandTarget, build_command_target
 from mirror_core.sync.fence_command_runner import (
@@ -129,7 +130,9 @@ def _observe_run_holder(link: MirrorLink, state: State) -> FenceDecision | None:
     progress = step_of(run, state.steps_of(run))
     decision = _observe_for_run(link, state, run, progress)
     conductor = observe_conductor(link.destination, state, run)
-    stalled = find_stalled_run(state.mirrors.get(link.mirror.name, link.mirror), run, progress, conductor)
+    stalled = find_stalled_run(
+        state.mirrors.get(link.mirror.name, link.mirror), run, progress, conductor, list_run_verbs(state, run)
+    )
     return replace(decision, standing_alarms=(stalled, *decision.standing_alarms)) if stalled else decision
 
 
@@ -197,10 +200,7 @@ def _report_decision(
 
 
 def _wait_in_control(link: MirrorLink, stop: threading.Event) -> FenceDecision | None:
-    """With the state read, so that the first answer is fenced.
-
-    Reading a large state takes seconds in which applications there could write.
-    """
+    """Reads the state before the first answer: that takes seconds, in which applications there could write."""
     try:
         with take_control(link, MirrorCommand.WATCH, _build_reverse_checks(link)) as writer:
             if wait_for_answer(link, stop):
@@ -268,7 +268,6 @@ def _apply_decision(link: MirrorLink, writer: StateWriter) -> FenceDecision:
 
 
 def _to_failure(writer: StateWriter, pending_fence: PendingFence | None, error: MirrorError) -> FenceDecision:
-    """Retriable errors raise no alarm."""
     if pending_fence is None:
         raise error
     trouble = Finding("fence_attempt_failed", pending_fence.cluster, reason=error)
@@ -291,7 +290,6 @@ def _add_problem(decision: FenceDecision, cluster: ClusterName, error: MirrorErr
 
 
 def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFence) -> FenceDecision | None:
-    """Returns None when there is no way to fence."""
     statuses = writer.state.partitions.get(link.mirror.name, {})
     target = _build_target(link, writer.state, pending_fence)
     with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
@@ -307,8 +305,13 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
         parted = pending_fence.add_since_offsets(list_since_offsets(link, writer.state, source, pending_fence, ends))
         updated = mark_applied(parted, ends, writer.now_ms(), by_command=by_command)
+        if pending_fence.applied_at_ms is not None:
+            updated = replace(updated, restored=_make_restoration(link, writer.now_ms()))
     updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
     writer.put(updated)
+    with suppress(MirrorError):  # optional
+        if updated.restored is not None and updated.restored.lifted_by:
+            record_lift(link.source, get_base_name(link.mirror.name), None, TIMEOUTS.old_source_response_s)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional
         copy_announcement(link.destination, link.source, get_base_name(link.mirror.name))
     lines = list(map(str, describe_fence(updated)))
@@ -325,6 +328,19 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
         ),
         updated,
         statuses,
+    )
+
+
+def _make_restoration(link: MirrorLink, at_ms: int) -> FenceRestoration:
+    process, lift = get_current_process(), None
+    with suppress(MirrorError):  # not every cluster has an entry
+        announced = read_active_cluster(link.source, get_base_name(link.mirror.name), TIMEOUTS.old_source_response_s)
+        lift = announced.fence_lift or None if announced else None
+    return FenceRestoration(
+        at_ms=at_ms,
+        by=f"{process.machine.host}, process {process.pid}",
+        lifted_by=lift.by if lift else "",
+        lifted_ms=lift.at_ms if lift else 0,
     )
 
 

@@ -115,7 +115,7 @@ Compare = Callable[[Sequence[ParityRange], Callable[[ParityResult], None]], Pari
 
 
 def read_basis(link: MirrorLink, state: State, client: ClusterClient) -> VerificationBasis:
-    """What is verified and still holds by the destination's current leaders."""
+    """What is verified and still holds by the destination's leaders."""
     proof = state.verifications.get(link.mirror.name)
     epochs_by_partition = {p: proved.destination_epoch for p, _, proved in proof.iterate_partitions()} if proof else {}
     answer = _fetch_leader_epochs(
@@ -125,7 +125,7 @@ def read_basis(link: MirrorLink, state: State, client: ClusterClient) -> Verific
 
 
 def _read_basis_of_both(link: MirrorLink, state: State, *, recent: Collection[Partition]) -> VerificationBasis:
-    """By the source's leaders, too: what either side has lost since is compared again.
+    """What either side has lost since is compared again.
 
     Compacted topics are always in doubt, except `recent` partitions.
     """
@@ -378,8 +378,6 @@ def limit_rate(
 
 @dataclass(slots=True)
 class ProofStore:
-    """Restores nothing that others removed meanwhile, and keeps their differences."""
-
     link: MirrorLink
     last_proof: MirrorVerification | None
     changes: ConcurrentChanges = field(default_factory=ConcurrentChanges)

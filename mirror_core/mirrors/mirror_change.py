@@ -15,7 +15,7 @@ from typing import Final
 from mirror_core.dataplane.epoch_planner import stop_departed, to_stopping
 from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.fence_state import has_failed_over
-from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_topic_filter
+from mirror_core.decide.filters import build_acl_filter, build_group_filter, build_setting_filter, build_topic_filter
 from mirror_core.decide.mirror_change import (
     ChangeInputs,
     ChangePlan,
@@ -29,6 +29,7 @@ from mirror_core.decide.mirror_change import (
     split_filters,
 )
 from mirror_core.decide.mirror_topology import explain_circles
+from mirror_core.decide.topic_settings import parse_replication_factor
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.consumer_groups import list_groups
@@ -53,7 +54,7 @@ from mirror_core.model.errors import BadRequest, MirrorError, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, TopicAccess, TopicDeparture
 from mirror_core.model.names import MirrorName, PartitionOffsets, format_reverse_name
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.sync_state import QuotaPurpose, TopicSettings
+from mirror_core.model.sync_state import QuotaPurpose, SyncAction, TopicSettings
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids, is_source_alive
@@ -62,7 +63,7 @@ from mirror_core.state.state_records import PartitionRecord, State, StateRecord,
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.acl_ledger import is_on_topics
-from mirror_core.sync.acl_sync import close_released_topics
+from mirror_core.sync.acl_sync import close_released_topics, sync_acls
 from mirror_core.sync.circle_search import search_circles
 from mirror_core.sync.mirror_topics import create_missing_topics, list_mirror_topics, sync_configs
 
@@ -84,13 +85,15 @@ def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> Prep
     mirror = state.mirrors[link.mirror.name]
     changed = change.apply(mirror)
     build_group_filter(changed)  # report a bad expression now
-    build_principal_filter(changed)
+    build_acl_filter(changed, (), ())
+    build_setting_filter(changed)
+    parse_replication_factor(changed.replication_factor, 1)
     departures = state.departures.get(mirror.name, {})
     statuses = state.partitions.get(mirror.name, {})
-    source_topics, groups, problems = frozenset[str](), None, tuple[str, ...]()
+    source_view = _SourceView()
     is_failed_over = has_failed_over(state.pending_fences.get(mirror.name))
     if change.has_filters and not is_failed_over:  # else it is refused, also without the source
-        source_topics, groups, problems = _look_at_source(replace(link, mirror=changed), mirror, state)
+        source_view = _look_at_source(replace(link, mirror=changed), mirror, state)
     with ClusterClient(link.destination) as client:
         topics = client.metadata({p.topic for p in statuses} | departures.keys()).topics
         departed = [s.partition for d in departures.values() for s in d.statuses if s.partition.topic in topics]
@@ -100,21 +103,32 @@ def prepare_change(link: MirrorLink, state: State, change: FilterChange) -> Prep
         mirror=mirror,
         statuses=statuses,
         departures=departures,
-        source_topics=source_topics,
-        source_groups=groups,
+        source_topics=source_view.topics,
+        source_groups=source_view.groups,
+        right_starts=source_view.right_starts,
+        right_stops=source_view.right_stops,
         destination_ids={name: topic.id for name, topic in topics.items()},
         destination_ends=ends,
         unenforced=unenforced,
         has_failed_over=is_failed_over,
-        problems=problems,
+        problems=source_view.problems,
     )
     return PreparedChange(inputs=inputs, plan=plan_change(change, inputs))
 
 
-def _look_at_source(
-    link: MirrorLink, before: Mirror, state: State
-) -> tuple[frozenset[str], frozenset[str] | None, tuple[str, ...]]:
-    """By the new filters: topics, groups, and why topics that start cannot be copied."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceView:
+    """By the new filters. None: not known."""
+
+    topics: frozenset[str] = frozenset()
+    groups: frozenset[str] | None = None
+    right_starts: tuple[str, ...] | None = ()
+    right_stops: tuple[str, ...] | None = ()
+    problems: tuple[str, ...] = ()
+    """Why topics that start cannot be copied."""
+
+
+def _look_at_source(link: MirrorLink, before: Mirror, state: State) -> _SourceView:
     mirror = link.mirror
     departed = state.departures.get(mirror.name, {}).keys()
     recorded = {p.topic for p in state.partitions.get(mirror.name, {})}
@@ -134,12 +148,50 @@ def _look_at_source(
             groups = frozenset(list_groups(source))
         except MirrorError:
             groups = None
+        right_starts, right_stops = _compare_rights(
+            link, before, state, source, destination, recorded & matching.keys(), groups
+        )
     circles = search_circles(link, recorded)
-    return (
-        frozenset(matching),
-        groups,
-        (*placement.refused.values(), *map(str, explain_circles(mirror, circles.circles))),
+    return _SourceView(
+        topics=frozenset(matching),
+        groups=groups,
+        right_starts=right_starts,
+        right_stops=right_stops,
+        problems=(*placement.refused.values(), *map(str, explain_circles(mirror, circles.circles))),
     )
+
+
+def _compare_rights(
+    link: MirrorLink,
+    before: Mirror,
+    state: State,
+    source: ClusterClient,
+    destination: ClusterClient,
+    topics: Set[str],
+    groups: Set[str] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]] | tuple[None, None]:
+    """What a sync by the new filters would create and remove."""
+    if before.right_filters == link.mirror.right_filters:
+        return (), ()
+    if groups is None:
+        return None, None
+    rows_before, rows_after = (
+        sync_acls(
+            replace(link, mirror=mirror),
+            state,
+            None,
+            source,
+            destination,
+            topics,
+            sorted(group for group in groups if group in build_group_filter(mirror)),
+        )
+        for mirror in (before, link.mirror)
+    )
+    starts, stops = (
+        {r.subject for r in rows_after if r.action is action} - {r.subject for r in rows_before if r.action is action}
+        for action in (SyncAction.CREATE, SyncAction.REMOVE)
+    )
+    return tuple(sorted(starts)), tuple(sorted(stops))
 
 
 @retry_until_owned
@@ -235,8 +287,8 @@ def finish_change(
 ) -> bool:
     """Waits until the data plane has dropped topics that leave, and releases them. May be repeated.
 
-    Does it itself where no data plane runs, or where its source is silent: it could not plan then, and an unplanned
-    failover waits for this. False when the time was not enough: the next sync goes on.
+    Does it itself where no data plane runs, or the source is silent: an unplanned failover waits for this. False after
+    the timeout: the next sync goes on.
     """
     deadline, is_reported, silent_probes = time.monotonic() + timeout_s, False, 0
     while True:
@@ -276,7 +328,7 @@ def _finish_owned(link: MirrorLink) -> list[str]:
 
 @retry_until_owned
 def _stop_leaving(link: MirrorLink, report: Callable[[str], None], *, take_over: bool) -> None:
-    """Where no data plane runs: takes its lease, so that none begins meanwhile. `take_over`: from a live one."""
+    """Takes the data plane's lease, so that none begins meanwhile. `take_over`: from a live one."""
     name = link.mirror.name
     with take_control(link, MirrorCommand.CHANGE) as writer:
         ahead_ms = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S)
@@ -366,8 +418,8 @@ def split_mirror(
 def _list_split_records(
     state: State, name: MirrorName, new: Mirror, topics: Set[str]
 ) -> Iterator[StateRecord | Tombstone]:
-    """What is about these topics moves. Rights and quotas that are wanted for others, too, are both mirrors' until the
-    next sync of each. Nothing that is dated by when it was recorded: it would seem to be of now.
+    """What is about these topics moves. Rights and quotas that others want, too, are both mirrors' until the next sync
+    of each. Nothing that is dated by when it was recorded.
     """
     statuses = state.partitions.get(name, {})
     moved: list[PartitionRecord | TopicDeparture | TopicSettings] = [
@@ -395,7 +447,7 @@ def _list_split_records(
 
 
 def _move_source_entries(link: MirrorLink, new: MirrorName, topics: Set[str]) -> None:
-    """The source records them by reverse mirror: the new mirror's next failback would take them for another's."""
+    """Otherwise the new mirror's next failback would take them for another's."""
     name = link.mirror.name
     if any(_move_entries(read_complete_state(link.source), name, new, topics)):
         with StateWriter(link.source, make_control_id(format_reverse_name(name))) as writer:

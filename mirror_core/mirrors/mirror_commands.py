@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Final
 from mirror_core.dataplane.epoch_planner import to_stopped
 from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold, find_moved_log_ends, is_failback_over
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
-from mirror_core.decide.mirror_change import list_leaving_topics
+from mirror_core.decide.mirror_change import list_leaving_topics, list_paused_topics
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.mirror_topology import explain_circles
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
@@ -27,7 +27,14 @@ from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import (
+    HEARTBEAT_TOPIC_PREFIX,
+    ClusterName,
+    MirrorName,
+    Offset,
+    Partition,
+    compile_name_pattern,
+)
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import SyncCategory
@@ -37,6 +44,7 @@ from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.state.approvals import list_used_approvals
 from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import PartitionRecord, State, Tombstone
 from mirror_core.state.state_topic import read_state
@@ -175,6 +183,38 @@ def resume_mirror(link: MirrorLink) -> Mirror:
     return _set_desired(link, MirrorCommand.RESUME, DesiredState.STARTED)
 
 
+def select_topics(mirror: Mirror, state: State, expressions: Sequence[str]) -> tuple[str, ...]:
+    """BadRequest where it carries none."""
+    patterns = [compile_name_pattern("--topics", expression) for expression in expressions]
+    statuses = state.partitions.get(mirror.name, {})
+    carried = {p.topic for p in statuses} - list_leaving_topics(mirror, statuses)
+    applications = (topic for topic in sorted(carried) if not topic.startswith(HEARTBEAT_TOPIC_PREFIX))
+    selected = tuple(topic for topic in applications if any(pattern.matches(topic) for pattern in patterns))
+    if not selected:
+        raise BadRequest(f"mirror {mirror.name} carries no topic that matches --topics {' '.join(expressions)!r}")
+    return selected
+
+
+@retry_until_owned
+def pause_topics(link: MirrorLink, topics: Collection[str]) -> Mirror:
+    return _set_paused_topics(link, MirrorCommand.PAUSE_TOPICS, lambda paused: paused | {*topics})
+
+
+@retry_until_owned
+def resume_topics(link: MirrorLink, topics: Collection[str]) -> Mirror:
+    return _set_paused_topics(link, MirrorCommand.RESUME_TOPICS, lambda paused: paused - {*topics})
+
+
+def _set_paused_topics(
+    link: MirrorLink, verb: MirrorCommand, change: Callable[[frozenset[str]], frozenset[str]]
+) -> Mirror:
+    with take_control(link, verb) as writer:
+        mirror = writer.state.mirrors[link.mirror.name]
+        changed = replace(mirror, paused_topics=tuple(change(frozenset(mirror.paused_topics))))
+        carried = list_paused_topics(changed, writer.state.partitions.get(mirror.name, {}))
+        return _write_mirror(writer, replace(mirror, paused_topics=tuple(carried)))
+
+
 @retry_until_owned
 def throttle_mirror(link: MirrorLink, bytes_per_s: int | None) -> Mirror:
     """From the next epoch on."""
@@ -213,7 +253,7 @@ def stop_mirror(
             raise Refused(
                 f"mirror {name}: stop", ["it was started since it was stopped: ask again"], reason_code="not_approved"
             )
-        writer.put(replace(mirror, desired=DesiredState.STOPPED), *used_approvals)
+        writer.put(replace(mirror, desired=DesiredState.STOPPED, paused_topics=()), *used_approvals)
         # The data plane cannot record anything now; what its tasks still write must be below the LMO.
         with release_at_end(take_over_lease(link.destination, name, make_owner_name())) as lease:
             lease.wait_for_old_writers(report)
@@ -308,8 +348,8 @@ def _list_standing_denials(link: MirrorLink, state: State, lost_cluster: Cluster
             and current_acls.configured is not AuthorizerKind.KAFKA
         ):
             yield (
-                f"cluster {cluster_name}: {len(remaining)} denial(s) of this mirror, such as {min(remaining)}, may"
-                " stand there: they are not looked at, since mirrorbook.yaml says `authorizer:"
+                f"cluster {cluster_name}: {format_count(len(remaining), 'denial')} of this mirror, such as"
+                f" {min(remaining)}, may stand there: they are not looked at, since mirrorbook.yaml says `authorizer:"
                 f" {current_acls.configured}`. Write `kafka` there until they are gone"
             )
         current = frozenset[Acl]() if isinstance(current_acls, AuthorizerOff) else current_acls.entries
@@ -363,7 +403,9 @@ def list_failbacks(link: MirrorLink) -> Iterator[Finding]:
     with suppress(MirrorError):
         state = read_state(link.source, timeout_s=TIMEOUTS.other_cluster_s)
         find_status = partial(observe_conductor, link.source, state)
-        yield from explain_failback_hold(link.mirror.name, state.runs.values(), find_status)
+        yield from explain_failback_hold(
+            link.mirror.name, state.runs.values(), find_status, partial(list_run_verbs, state)
+        )
 
 
 def find_failback(link: MirrorLink) -> Run | None:
@@ -386,8 +428,6 @@ def _list_strayed(link: MirrorLink, state: State) -> list[Finding]:
 
 
 class _CircleCheck:
-    """Asks clusters upstream once: a silent one costs seconds."""
-
     def __init__(self, link: MirrorLink, verb: MirrorCommand) -> None:
         self._link, self._verb = link, verb
         self._findings: CircleFindings | None = None

@@ -19,9 +19,9 @@ from mirror_core.decide.copy_estimate import (
     warn_unclean_elections,
 )
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
-from mirror_core.decide.filters import build_group_filter, build_principal_filter
+from mirror_core.decide.filters import build_acl_filter, build_group_filter, build_setting_filter
 from mirror_core.decide.mirror_topology import explain_circles
-from mirror_core.decide.topic_settings import is_compacted
+from mirror_core.decide.topic_settings import is_compacted, parse_replication_factor
 from mirror_core.kafka.authorization_probe import can_write_markers
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
@@ -109,7 +109,7 @@ def format_gap_limit(destination: ClusterConfig, gaps: GapFilling) -> str:
 class CopyPreview:
     lines: tuple[str, ...]
     topics: int | None
-    """Topics that match the mirror's patterns now. None: unknown."""
+    """Topics that match the mirror's patterns now."""
 
 
 def preview_creation(config: Config, mirror: Mirror, warnings: Iterable[str]) -> CopyPreview:
@@ -143,7 +143,8 @@ def preview_copy(link: MirrorLink) -> CopyPreview:
             starts = list_offsets(source, partitions, OffsetPoint.START)
             ends = list_offsets(source, partitions, OffsetPoint.STABLE_END)
             estimate = estimate_copy(starts, ends, fetch_log_sizes(source, partitions), link.mirror.gaps)
-            factors = {name: view.replication_factor for name, view in topics.items()}
+            policy = link.mirror.replication_factor
+            factors = {n: parse_replication_factor(policy, view.replication_factor) for n, view in topics.items()}
             copied = destination.metadata(factors).topics
             max_replicas = find_max_replicas(destination, {n: f for n, f in factors.items() if n not in copied})
             replica_warnings = warn_few_replicas(link.destination.name, factors, max_replicas)
@@ -192,6 +193,9 @@ def create_mirror(
     exclude_groups: Sequence[str] = (),
     principals: Sequence[str] = (".*",),
     exclude_principals: Sequence[str] = (),
+    exclude_rights: Sequence[str] = (),
+    exclude_settings: Sequence[str] = (),
+    replication_factor: str = "source",
     gaps: GapFilling | None = None,
     dry_run: bool = False,
     warn: Callable[[str], None] = lambda line: None,
@@ -224,13 +228,18 @@ def create_mirror(
             exclude_groups=tuple(exclude_groups),
             principals=tuple(principals),
             exclude_principals=tuple(exclude_principals),
+            exclude_rights=tuple(exclude_rights),
+            exclude_settings=tuple(exclude_settings),
+            replication_factor=replication_factor,
             producer_id=generate_producer_id(),
             gaps=choose_gap_method(destination_config, gaps),
             desired=DesiredState.STOPPED,
             created_ms=now_ms(),
         )
         build_group_filter(mirror)  # report a bad expression now
-        build_principal_filter(mirror)
+        build_acl_filter(mirror, (), ())
+        build_setting_filter(mirror)
+        parse_replication_factor(replication_factor, 1)
         link = make_mirror_link(config, mirror)
         circles = search_circles(link, ())
         if reasons := tuple(explain_circles(mirror, circles.circles)):
@@ -253,7 +262,7 @@ def create_mirror(
 
 @contextmanager
 def take_name(mirror: Mirror, destination: ClusterConfig) -> Iterator[StateWriter]:
-    """Those who saw before that it is free can no longer write it. Refused while another command makes it."""
+    """Others can no longer write it. Refused while another command makes it."""
     with StateWriter(destination, make_control_id(mirror.name)) as writer:
         refuse_if_exists(mirror, writer.state)
         ahead_ms = measure_clock_ahead_ms(destination, timeout_s=CLOCK_TIMEOUT_S)

@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from mirror_core.dataplane.epoch_planner import COPIED_STATES
+from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.source_observation import TRANSACTION_OVER, SourceObservation
+from mirror_core.model.source_observation import TRANSACTION_OVER, Heartbeat, SourceObservation
 from mirror_core.model.text import format_count
 
 FactValue = bool | int | float | str | tuple[str, ...] | None
@@ -56,6 +57,10 @@ class FactKey(StrEnum):
     EXCLUDE_GROUPS = "exclude_groups"
     PRINCIPALS = "principals"
     EXCLUDE_PRINCIPALS = "exclude_principals"
+    EXCLUDE_RIGHTS = "exclude_rights"
+    EXCLUDE_SETTINGS = "exclude_settings"
+    REPLICATION_FACTOR = "replication_factor"
+    PAUSED_TOPICS = "paused_topics"
     LEAVING_TOPICS = "leaving_topics"
     CLOSED_TOPICS = "closed_topics"
     RELEASED_TOPICS = "released_topics"
@@ -103,6 +108,10 @@ FACT_LABELS: Final[Mapping[FactKey, str]] = MappingProxyType(
         FactKey.EXCLUDE_GROUPS: "excluded groups",
         FactKey.PRINCIPALS: "rights synced of",
         FactKey.EXCLUDE_PRINCIPALS: "rights not synced of",
+        FactKey.EXCLUDE_RIGHTS: "rights not synced",
+        FactKey.EXCLUDE_SETTINGS: "settings not synced",
+        FactKey.REPLICATION_FACTOR: "replication factor of new topics",
+        FactKey.PAUSED_TOPICS: "topics paused",
         FactKey.LEAVING_TOPICS: "topics that are leaving",
         FactKey.CLOSED_TOPICS: "topics kept closed",
         FactKey.RELEASED_TOPICS: "topics released",
@@ -208,3 +217,17 @@ def make_hidden_fact(
     total = sum(hidden.values())
     text = f"{format_count(total, 'offset')} of {join_limited(sorted(hidden))}: {owner_text}"
     return DescribedFact(FactKey.HIDDEN_OFFSETS, total, text, is_normal=False)
+
+
+def format_heartbeats(newest_heartbeats: tuple[Heartbeat, ...], now_ms: int) -> str:
+    if not newest_heartbeats:
+        return "none"
+    return join_limited(
+        f"partition {beat.partition}: number {beat.number}, {_format_heartbeat_age(beat, now_ms)}"
+        for beat in newest_heartbeats
+    )
+
+
+def _format_heartbeat_age(beat: Heartbeat, now_ms: int) -> str:
+    seconds = compute_age_s(now_ms, beat.at_ms)
+    return "of unknown age (clocks differ)" if seconds is None else f"{seconds:.1f} s old"

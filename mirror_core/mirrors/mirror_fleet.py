@@ -73,7 +73,7 @@ class FleetMember:
                 self._stop.wait(delay_s)
 
     def _run_once(self) -> int:
-        """Exit code of an equivalent process."""
+        """Exit code."""
         try:
             # Read each time: a fix in the configuration takes effect without disturbing other mirrors.
             link, state = find_mirror_link(load_config(self._config_path), self.name)
@@ -171,7 +171,7 @@ class Fleet(Collector):
         return sum_totals([*current_totals, *(member.earlier_totals for member in self._members)])
 
     def collect(self) -> Iterable[Metric]:
-        """Samples differ in the label `mirror`."""
+        """Label `mirror` tells samples apart."""
         metrics_by_name = dict[str, Metric]()
         for collector in [member.collector for member in self._members]:
             for metric in collector.collect() if collector is not None else ():

@@ -1,13 +1,11 @@
-"""The old source's fence: observation, late writes, and denials while a run holds the mirror.
-
-The run's conductor may be at work, so nothing is written to the state.
-"""
+"""The old source's fence: observation, late writes, and denials while a run holds the mirror."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from mirror_core.decide.fence_state import (
@@ -23,11 +21,14 @@ from mirror_core.decide.fence_state import (
     find_new_late_ranges,
     find_unknown_ends,
     format_late_ranges,
+    format_late_writes,
     has_failed_over,
+    must_fence_during_run,
     warn_pending_fence,
 )
-from mirror_core.decide.forecast_accuracy import select_application_partitions
-from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
+from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited, select_application_partitions
+from mirror_core.decide.run_result import find_saved
+from mirror_core.decide.run_status import find_next_failback
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
@@ -45,13 +46,21 @@ from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import ConnectionRejected, MirrorError, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition, PartitionOffsets
-from mirror_core.model.pending_fence import FenceAction, PendingFence
-from mirror_core.model.run import Run, RunKind, RunState
+from mirror_core.model.mirror import Mirror, PartitionStatus
+from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
+from mirror_core.model.pending_fence import NO_LATE_RANGES, FenceAction, LateRanges, PendingFence
+from mirror_core.model.run import Run, RunKind, RunState, StepState
+from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.journal import JournalLog
-from mirror_core.state.mirror_link import MirrorLink, check_source_id
+from mirror_core.state.mirror_link import (
+    MirrorLink,
+    check_source_id,
+    list_both_directions,
+    make_mirror_link,
+    read_both_states,
+)
+from mirror_core.state.point_of_no_return import is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_complete_state
 from mirror_core.sync.fence_acls import (
@@ -99,10 +108,9 @@ def list_since_offsets(
     pending_fence: PendingFence,
     ends: Mapping[Partition, Offset],
 ) -> dict[Partition, Offset]:
-    """As in `PendingFence`, of partitions of which it has none. `ends`: of logs that stand still.
+    """As in `PendingFence`, of partitions of which it has none.
 
-    A record's time is the application's, and can be ahead: what was there when the source was last seen was lost with
-    it, whatever its time.
+    `ends`: of logs that stand still. A record's time is the application's, and can be ahead.
     """
     unknown_partitions = ends.keys() - pending_fence.since_offsets.to_mapping().keys()
     if not unknown_partitions:
@@ -227,7 +235,6 @@ _log = get_logger(__name__)
 
 
 def observe_during_run(link: MirrorLink, state: State, run: Run, pending_fence: PendingFence) -> FenceDecision:
-    """Observes the cluster once, and creates missing denials."""
     reapplied = source_answered = False
     try:
         with ClusterClient(link.source, timeout_s=TIMEOUTS.old_source_response_s) as source:
@@ -283,16 +290,49 @@ def observe_returned_source(link: MirrorLink, state: State, run: Run, pending_fe
     return decide_source_returned(pending_fence, run, late_ranges, state.source_observations.get(link.mirror.name))
 
 
-def find_returned_source(link: MirrorLink, state: State) -> Finding | None:
-    """What the old source has taken since a failover, where it answers and nothing fences it."""
-    name, pending_fence = link.mirror.name, state.pending_fences.get(link.mirror.name)
-    fence_state = find_fence_state(pending_fence)
-    is_unfenced = fence_state in (FenceState.PENDING, FenceState.WATCHED_ONLY)
-    if pending_fence is None or not has_failed_over(pending_fence) or not is_unfenced:
-        return None
-    statuses = state.partitions.get(name, {})
+def find_returned_source(
+    link: MirrorLink, states: Mapping[ClusterName, State], silent: Collection[str] = ()
+) -> Finding | None:
+    """What a cluster that applications left has taken since, where it answers and nothing fences it.
+
+    Asked once for a mirror and its way home: either may have led applications away. `states`: of their destinations,
+    as far as they were read. `silent`: clusters that did not answer just now.
+    """
+    unfenced = (
+        (fence, mirror, state)
+        for mirror, state in list_both_directions(link.mirror, states)
+        if (fence := _find_unfenced(mirror, state)) is not None and mirror.source not in silent
+    )
+    for pending_fence, mirror, state in sorted(unfenced, key=lambda item: item[0].since_ms, reverse=True):
+        returned = _observe_unfenced(make_mirror_link(link.config, mirror), state, pending_fence)
+        if returned is not None:
+            return returned
+    return None
+
+
+def find_fenced_direction(link: MirrorLink, state: State) -> MirrorLink:
+    """The mirror, unless it has no fence to look after and its other direction has one."""
+    if link.mirror.name not in state.pending_fences:
+        for mirror, recorded in list_both_directions(link.mirror, read_both_states(link, state)):
+            if has_failed_over(recorded.pending_fences.get(mirror.name)):
+                return make_mirror_link(link.config, mirror)
+    return link
+
+
+def _find_unfenced(mirror: Mirror, state: State) -> PendingFence | None:
+    pending_fence = state.pending_fences.get(mirror.name)
+    is_unfenced = find_fence_state(pending_fence) in (FenceState.PENDING, FenceState.WATCHED_ONLY)
+    return pending_fence if is_unfenced and has_failed_over(pending_fence) else None
+
+
+def _observe_unfenced(link: MirrorLink, state: State, pending_fence: PendingFence) -> Finding | None:
+    name = link.mirror.name
+    statuses, run = state.partitions.get(name, {}), state.active_run(name)
+    is_fenced_during_run = run is not None and must_fence_during_run(
+        pending_fence, run, is_past_no_return=is_past_no_return(state, run)
+    )
     partitions = select_application_partitions(statuses)
-    can_fence = fence_state is FenceState.PENDING
+    late_split, unmeasured, reason = NO_LATE_RANGES, list[Partition](), None
     try:
         with ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source:
             check_source_id(link, source)
@@ -301,28 +341,31 @@ def find_returned_source(link: MirrorLink, state: State) -> Finding | None:
     except MirrorError as error:
         if isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected):
             return None
-        return Finding(
-            "old_source_unfenced_answers",
-            link.source.name,
-            taken=None,
-            lost=None,
-            unmeasured=(),
-            reason=error,
-            can_fence=can_fence,
-        )
-    parted = pending_fence.add_since_offsets(since_offsets)
-    late_split = parted.split_late_ranges(
-        find_late_ranges(replace(parted, log_ends=PartitionOffsets.from_mapping(ends)), statuses)
-    )
+        reason = error
+    else:
+        parted = replace(pending_fence.add_since_offsets(since_offsets), log_ends=PartitionOffsets.from_mapping(ends))
+        late_split = parted.split_late_ranges(find_late_ranges(parted, statuses))
+        late_split = replace(late_split, since={**late_split.since, **_find_ranges_since(parted, statuses)})
+        unmeasured = sorted({*late_split.unknown, *(set(partitions) - ends.keys())})
+    is_before_known = reason is None and all(statuses[p].lmo is not None for p in partitions)
     return Finding(
         "old_source_unfenced_answers",
         link.source.name,
-        taken=count_offsets(late_split.since),
-        lost=count_offsets(late_split.before),
-        unmeasured=sorted({*late_split.unknown, *(set(partitions) - ends.keys())}),
-        reason=None,
-        can_fence=can_fence,
+        mirror=name,
+        taken=None if reason else count_offsets(late_split.since),
+        lost=count_offsets(late_split.before) if is_before_known else None,
+        unmeasured=unmeasured,
+        reason=reason,
+        can_fence=find_fence_state(pending_fence) is FenceState.PENDING,
+        run_kind=run.plan.kind if run and not is_fenced_during_run else "",
     )
+
+
+def _find_ranges_since(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
+    """What applications wrote since, in partitions whose last mirrored offset the run has yet to record."""
+    ends, starts = pending_fence.log_ends.to_mapping(), pending_fence.since_offsets.to_mapping()
+    unrecorded = [p for p, status in sorted(statuses.items()) if status.lmo is None and p in starts and p in ends]
+    return {p: (starts[p], ends[p]) for p in unrecorded if ends[p] > starts[p]}
 
 
 def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending_fence: PendingFence) -> bool:
@@ -351,8 +394,7 @@ def reapply_fence(link: MirrorLink, state: State, source: ClusterClient, pending
 def _confirm_wanted(link: MirrorLink, source: ClusterClient, created: frozenset[Acl]) -> bool:
     """Deletes those of our denials that are not wanted any more.
 
-    Whoever lifts a fence forgets the pending fence first: if that is still there, the deletion is yet to come and takes
-    ours along.
+    Not while the pending fence is recorded: its deletion takes ours along.
     """
     removed = frozenset[Acl]()
     while (unwanted := created - _list_wanted(link, read_complete_state(link.destination))) != removed:
@@ -374,3 +416,28 @@ def _list_wanted(link: MirrorLink, state: State) -> set[Acl]:
         if entry.cluster == link.source.name
         and (is_fence_wanted or entry.mirror != name or entry.purpose is not AclPurpose.FENCE)
     }
+
+
+def describe_late_writes(
+    state: State, mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> str:
+    pending_fence = state.pending_fences.get(mirror.name)
+    has_late_ranges = pending_fence is not None and bool(find_late_ranges(pending_fence, statuses))
+    failback = _find_discarding_failback(state, pending_fence) if has_late_ranges and pending_fence else None
+    if pending_fence is None or failback is None:
+        return format_late_writes(pending_fence, statuses, observation)
+    records, folders = find_saved(state.steps_of(failback))
+    discarded = Finding(
+        "late_ranges_discarded", pending_fence.cluster, run=failback.id, records=records, folders=folders
+    )
+    return str(discarded)
+
+
+def _find_discarding_failback(state: State, pending_fence: PendingFence) -> Run | None:
+    """One whose step `align` has taken off the old source what this fence found."""
+    run = state.runs.get(pending_fence.run)
+    failback = find_next_failback(run, state.runs.values()) if run else None
+    align = state.steps.get((failback.id, "align")) if failback else None
+    is_cut = align is not None and align.state is StepState.DONE and align.ended_ms is not None
+    was_before = is_cut and align is not None and (pending_fence.applied_at_ms or inf) <= (align.ended_ms or 0)
+    return failback if was_before else None

@@ -25,6 +25,7 @@ from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import shorten_hash
 from mirror_core.model.sync_state import OwnGroupOffsets
+from mirror_core.model.text import format_count
 from mirror_core.parity.salvage import LocalSalvage
 from mirror_core.state.lease import acquire_lease, make_owner_name, observe_live_lease, release_at_end
 from mirror_core.state.mirror_link import MirrorLink
@@ -48,7 +49,8 @@ def check_approved_plan(link: MirrorLink, current_plan: RecoveryPlan, approved_h
 def salvage_lost_records(link: MirrorLink, approved_plan: RecoveryPlan, folder: Path, report: ReportLine) -> None:
     """Raises unless every record is saved."""
     saved = LocalSalvage(link.config.path)(link.mirror.destination_identity, approved_plan.lost, folder)
-    report(f"{sum(s.records for s in saved.values())} record(s) of cluster {link.destination.name} saved to {folder}")
+    records_text = format_count(sum(partition.records for partition in saved.values()), "record")
+    report(f"{records_text} of cluster {link.destination.name} saved to {folder}")
 
 
 def recover_partitions(link: MirrorLink, approved_plan: RecoveryPlan, report: ReportLine) -> None:
@@ -103,7 +105,6 @@ def _to_retry_record(mirror: MirrorName, status: PartitionStatus) -> StateRecord
 def _recopy_topics(
     link: MirrorLink, writer: StateWriter, costs: list[RecopyCost], lost: tuple[ParityRange, ...], report: ReportLine
 ) -> None:
-    """Holds the lease: nobody copies."""
     with (
         release_at_end(acquire_lease(link.destination, link.mirror.name, make_owner_name())) as lease,
         ClusterClient(link.destination) as destination,
@@ -164,7 +165,6 @@ def record_recopy(link: MirrorLink, writer: StateWriter, cost: RecopyCost) -> No
 
 
 def _delete_shown_topic(destination: ClusterClient, cost: RecopyCost) -> None:
-    """By topic id, so another topic of this name stays."""
     current_topic = find_existing_topics(destination, [cost.topic]).get(cost.topic)
     if current_topic is None:
         return
@@ -179,7 +179,6 @@ def _delete_shown_topic(destination: ClusterClient, cost: RecopyCost) -> None:
 def _refuse_if_grown(
     destination: ClusterClient, cost: RecopyCost, lost: tuple[ParityRange, ...], recorded: Collection[Partition]
 ) -> None:
-    """Nothing is deleted that was not shown."""
     shown_ends = {r.partition: r.end for r in lost if r.partition.topic == cost.topic}
     current_topic = find_existing_topics(destination, [cost.topic]).get(cost.topic)
     if current_topic is None or current_topic.id != cost.destination_id:

@@ -25,7 +25,7 @@ from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, RemoteFault
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_finding_documents
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
-from mirror_core.model.text import format_address
+from mirror_core.model.text import format_address, format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX, build_denial, format_acl_command
 from mirror_core.rights.first_acl import REFUSED_EFFECTS, FirstAclAssessment, FirstAclEffect
@@ -197,7 +197,9 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
         )
 
 
-def list_lacking_rights(config: ClusterConfig, role: ClusterRole, topics: Collection[str]) -> tuple[LackingRight, ...]:
+def list_lacking_rights(
+    config: ClusterConfig, roles: Collection[ClusterRole], topics: Collection[str]
+) -> tuple[LackingRight, ...]:
     """Rights that the principals lack on some of these topics, without optional ones and what cannot be told.
 
     Denials that runs lift do not count: a fence's, and that of the data principal, which a promotion leaves.
@@ -211,14 +213,16 @@ def list_lacking_rights(config: ClusterConfig, role: ClusterRole, topics: Collec
         acls, clients = _describe_acls_or_error(control), {"control": control, "data": data}
         if isinstance(acls, BrokerAcls):
             lifted = {
-                build_denial(t, who) for t in topics for who in (EVERYBODY, format_principal(config, Principal.DATA))
+                build_denial(t, principal)
+                for t in topics
+                for principal in (EVERYBODY, format_principal(config, Principal.DATA))
             }
             acls = replace(acls, entries=acls.entries - lifted)
         probes = {name: _probe_rights(client, topics) for name, client in clients.items()}
     seen_topics = {t for probed in probes.values() if not isinstance(probed, str) for t in probed.topics}
     lacking = list[LackingRight]()
     for need in REQUIRED_ACLS:
-        if need.role is not role or need.lost_feature or (config.ruling.is_foreign and _is_for_acls(need)):
+        if need.role not in roles or need.lost_feature or (config.ruling.is_foreign and _is_for_acls(need)):
             continue
         user, probed = format_principal(config, Principal(need.principal)), probes[need.principal]
         if need.resource is Resource.TOPIC and not isinstance(probed, str):
@@ -263,7 +267,7 @@ def probe_connection(name: str, properties: Mapping[str, str]) -> str:
     config = ClusterConfig(ClusterName(name), properties, properties)
     with ClusterClient(config, timeout_s=TIMEOUTS.liveness_probe_s) as client:
         metadata = client.metadata(())
-    return f"cluster {metadata.cluster_id}, {len(metadata.brokers)} broker(s)"
+    return f"cluster {metadata.cluster_id}, {format_count(len(metadata.brokers), 'broker')}"
 
 
 def _check_right(

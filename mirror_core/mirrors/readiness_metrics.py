@@ -18,14 +18,16 @@ READINESS_METRICS: Final = (
         "mirrorbook_ready",
         "gauge",
         (),
-        "1: a planned failover would not be refused now; 0: it would. Absent while a run holds the mirror",
+        "1: a planned failover would not be refused now, and no partition is FAILED; 0: not so. Absent while a run "
+        "holds the mirror",
     ),
     MetricDescription(
         "mirrorbook_readiness_points",
         "gauge",
         ("weight",),
-        "what speaks against a failover now. refusal: it would be refused; warning: it would cost something; unknown: "
-        "the cost is not known. `mirrorbook readiness NAME` shows each point and its remedy",
+        "what speaks against a failover now. refusal: it would be refused; loss: it would lose records; warning: it "
+        "would cost something; unknown: the cost is not known. `mirrorbook readiness NAME` shows each point and its "
+        "remedy",
     ),
     MetricDescription(
         "mirrorbook_without_writes_predicted_seconds",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.command_rules import MirrorCommand
@@ -16,14 +18,12 @@ from mirror_core.evidence.file_store import Folder
 from mirror_core.evidence.receipt_files import (
     RECEIPTS_ADVICE,
     DestinationLogs,
-    ReceiptRow,
+    ReceiptBuckets,
     ReceiptsFile,
-    StoredReceipts,
     check_by_names,
-    compact_day,
-    find_newest_pieces,
+    compact_days,
     format_mirror_folder,
-    read_receipts,
+    scan_receipts,
 )
 from mirror_core.evidence.receipt_index import (
     CheckedReceipts,
@@ -85,24 +85,22 @@ def compact_receipts(link: MirrorLink, folder: Folder, before: str) -> ReceiptCo
         if named_files.left_over:
             _replace_files(link, folder, heads, {})
         return ReceiptCompaction({}, 0, _list_troubled_days(days, named_files))
-    stored = read_receipts(folder, mirror, lambda: heads_of(link))
-    logs = _read_logs(link, stored)
-    coverage = find_newest_pieces(
-        row for path in stored.tables if path >= _get_day_folder(min(new_days)) for row in _list_rows(stored, path)
-    )
-    troubled = _list_troubled_days(days, stored.checked)
+    with tempfile.TemporaryDirectory(prefix="mirrorbook-receipts-") as spill:
+        buckets = ReceiptBuckets(Path(spill))
+        heads, checked = scan_receipts(folder, mirror, lambda: heads_of(link), buckets.begin)
+        troubled = _list_troubled_days(days, checked)
+        compacted = compact_days(buckets, {*days} - troubled.keys(), new_days, _read_logs(link, buckets.topics))
     files, left_out, changed = dict[str, tuple[int, int]](), 0, dict[str, ReceiptsFile | None]()
     for day in days:
         if day in troubled:
             continue
-        paths = [path for path in stored.tables if path.startswith(_get_day_folder(day))]
-        rows = [row for path in paths for row in _list_rows(stored, path)]
-        file, dropped = compact_day(day, rows, logs, coverage if day in new_days else None)
+        paths = [path for path in checked.readable if path.startswith(_get_day_folder(day))]
+        file, dropped = compacted.get(day, (None, 0))
         if day in new_days or (paths and (file is None or dropped >= file.pieces)):
             changed[day] = file
             files[day], left_out = (len(paths), int(file is not None)), left_out + dropped
-    if changed or stored.checked.left_over:
-        _replace_files(link, folder, stored.heads, changed)
+    if changed or checked.left_over:
+        _replace_files(link, folder, heads, changed)
     return ReceiptCompaction(files, left_out, troubled)
 
 
@@ -113,16 +111,11 @@ def _list_troubled_days(days: Iterable[str], checked: CheckedReceipts) -> dict[s
     return {day: path for day, path in first.items() if path}
 
 
-def _list_rows(stored: StoredReceipts, path: str) -> list[ReceiptRow]:
-    return stored.tables[path].to_pylist()
-
-
 def _get_day_folder(day: str) -> str:
     return f"date={day}/"
 
 
-def _read_logs(link: MirrorLink, stored: StoredReceipts) -> DestinationLogs:
-    named = {str(name) for table in stored.tables.values() for name in table.column("topic").to_pylist()}
+def _read_logs(link: MirrorLink, named: Collection[str]) -> DestinationLogs:
     try:
         with ClusterClient(link.destination) as client:
             metadata = client.metadata(named)
@@ -141,7 +134,6 @@ def _read_logs(link: MirrorLink, stored: StoredReceipts) -> DestinationLogs:
 def _replace_files(
     link: MirrorLink, folder: Folder, before: ReceiptHeads, changed: Mapping[str, ReceiptsFile | None]
 ) -> None:
-    """Files, then heads, then removal of old files."""
     mirror = link.mirror.name
     for file in changed.values():
         if file is not None:
@@ -388,7 +380,6 @@ def _list_source_starts(link: MirrorLink, partitions: Collection[Partition]) -> 
 def _store_receipts(
     link: MirrorLink, folder: Folder, state: State, accepted: Mapping[Partition, Sequence[ReceiptPiece]]
 ) -> None:
-    """Announces the file, writes it, confirms it."""
     lease, statuses = state.leases.get(link.mirror.name), state.partitions[link.mirror.name]
     new_receipts = [_to_receipt(link, statuses[p], p, partition_pieces) for p, partition_pieces in accepted.items()]
     # Older than this generation's epochs, so that later receipts win.

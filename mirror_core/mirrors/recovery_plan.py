@@ -20,15 +20,19 @@ from mirror_core.decide.failure_remedies import (
 from mirror_core.decide.filters import parse_topic_filter
 from mirror_core.kafka.client import ClusterClient, ClusterMetadata
 from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
 from mirror_core.kafka.log_snapshot import fetch_log_sizes
-from mirror_core.model.errors import HeldByRun, RemoteFault
+from mirror_core.model.errors import HeldByRun, MirrorError, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import FailureKind, Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
+from mirror_core.model.run import Run
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.state.lease import observe_live_lease
-from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
+from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids, list_both_directions, make_mirror_link
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 
@@ -64,11 +68,11 @@ class RecopyCost:
     partitions: int
     deleted: int
     deleted_bytes: int | None
-    """Bytes of one replica. None: unknown."""
+    """Bytes of one replica."""
     copied: int
     copied_bytes: int | None
     groups: tuple[str, ...] | None
-    """They lose committed offsets. None: unknown."""
+    """They lose committed offsets."""
     active_groups: tuple[str, ...]
 
 
@@ -110,7 +114,7 @@ def plan_recovery(
     """
     run = state.active_run(link.mirror.name)
     if run is not None:
-        holder = explain_held_by(run, observe_conductor(link.destination, state, run))
+        holder = explain_held_by(run, observe_conductor(link.destination, state, run), list_run_verbs(state, run))
         raise HeldByRun(f"mirror {link.mirror.name}: recover", [holder])
     wanted = None if expressions is None else parse_topic_filter(expressions)
     statuses = state.partitions.get(link.mirror.name, {})
@@ -148,6 +152,42 @@ def plan_recovery(
     other_ends = {p: end for p, end in ends.items() if p.topic in recopied_topics and p not in proposed}
     copies = {p for p, s in statuses.items() if p.topic in topics_by_name and _is_copy(s, topics_by_name[p.topic])}
     return RecoveryPlan(proposals, costs, tuple(list_destination_only(other_ends, copies, source_ends)))
+
+
+def find_unsaved(link: MirrorLink, states: Mapping[ClusterName, State]) -> Finding | None:
+    """What only a mirror's destination has, of FAILED partitions: until a recopy, which can save it first.
+
+    Asked once for a mirror and its way home. `states`: of their destinations, as far as they were read.
+    """
+    for mirror, state in list_both_directions(link.mirror, states):
+        failed = {
+            p: s.failed_at
+            for p, s in sorted(state.partitions.get(mirror.name, {}).items())
+            if s.state is PartitionState.FAILED and s.kind in DIVERGENT_KINDS
+        }
+        if failed:
+            return _count_unsaved(make_mirror_link(link.config, mirror), failed, state.active_run(mirror.name))
+    return None
+
+
+def _count_unsaved(link: MirrorLink, failed: Mapping[Partition, Offset | None], run: Run | None) -> Finding:
+    """`failed`: offsets from which only the destination has records; None: unknown. `run`: holds the mirror."""
+    try:
+        with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
+            ends = list_known_offsets(client, failed, OffsetPoint.LOG_END)
+    except MirrorError:
+        ends = {}
+    counts = {p: max(0, ends[p] - start) for p, start in failed.items() if start is not None and p in ends}
+    return Finding(
+        "records_only_on_destination",
+        link.mirror.destination,
+        mirror=link.mirror.name,
+        source=link.mirror.source,
+        partitions=failed,
+        offsets=sum(counts.values()),
+        is_minimum=counts.keys() != failed.keys(),
+        run_kind=run.plan.kind if run else "",
+    )
 
 
 def list_destination_only(
@@ -248,7 +288,6 @@ def _sum_sizes(sizes: Mapping[Partition, int], partitions: list[Partition]) -> i
 
 
 def _list_groups(client: ClusterClient, topics: list[str]) -> dict[str, dict[str, bool]] | None:
-    """Whether each is idle, by topic; None: unknown."""
     groups_by_topic: dict[str, dict[str, bool]] = {}
     try:
         groups = list_groups(client)
@@ -285,14 +324,14 @@ def format_blocked(plan: RecoveryPlan) -> list[str]:
 
 def format_question(plan: RecoveryPlan) -> str:
     templates = {
-        RecoveryAction.RETRY: "Try {} partition(s) again",
-        RecoveryAction.ACCEPT: "Let go of {} partition(s)",
-        RecoveryAction.RECOPY: "Delete and copy anew topic(s) {}",
+        RecoveryAction.RETRY: "Try {} again",
+        RecoveryAction.ACCEPT: "Let go of {}",
+        RecoveryAction.RECOPY: "Delete and copy anew {}",
     }
     topics = ", ".join(sorted({p.partition.topic for p in plan.actionable if p.action is RecoveryAction.RECOPY}))
     counts = {action: sum(p.action is action for p in plan.actionable) for action in RecoveryAction}
     return "; ".join(
-        templates[action].format(topics if action is RecoveryAction.RECOPY else count)
+        templates[action].format(topics if action is RecoveryAction.RECOPY else format_count(count, "partition"))
         for action, count in counts.items()
         if count
     )
@@ -330,8 +369,9 @@ def _format_proposal(mirror: Mirror, proposal: RecoveryProposal) -> Iterator[str
 def _format_cost(mirror: Mirror, cost: RecopyCost) -> Iterator[str]:
     yield (
         f"recopy of topic {cost.topic}: deletes {cost.deleted} offsets{_format_bytes(cost.deleted_bytes)} on cluster "
-        f"{mirror.destination}, copies {cost.copied} offsets{_format_bytes(cost.copied_bytes)} of {cost.partitions} "
-        f"partition(s) from cluster {mirror.source}; until then a failover has only what is copied so far"
+        f"{mirror.destination}, copies {cost.copied} offsets{_format_bytes(cost.copied_bytes)} of "
+        f"{format_count(cost.partitions, 'partition')} from cluster {mirror.source}; until then a failover has only"
+        " what is copied so far"
     )
     if cost.groups is None:
         yield "  groups: unknown; their committed offsets on it go with the topic, and are synced again"

@@ -12,12 +12,9 @@ from mirror_core.decide.fence_state import (
 )
 from mirror_core.decide.run_result import format_outage_briefly, measure_outage
 from mirror_core.decide.run_status import find_newest_run
-from mirror_core.decide.write_access import has_moved_applications
+from mirror_core.decide.write_access import has_moved_applications, is_place_unrecorded
 from mirror_core.evidence.runbook_page import PastRunLine, RunbookContent
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import (
-    DesiredState,
-)
 from mirror_core.model.run import RunKind, RunMode, list_newest_first
 from mirror_core.model.text import format_shell_command
 from mirror_core.state.mirror_link import MirrorLink
@@ -57,7 +54,7 @@ def _format_recorded_writes(link: MirrorLink, state: State) -> str:
     pending_fence = state.pending_fences.get(mirror.name)
     if has_moved_applications(mirror, pending_fence, newest):
         return mirror.destination
-    if mirror.desired is DesiredState.STOPPED:
+    if is_place_unrecorded(mirror, pending_fence, newest):
         return "not known: it was stopped, and no failover of it is recorded"
     if find_fence_state(pending_fence) is FenceState.LIFTING:
         return f"perhaps nowhere: the fence on {mirror.source} may still be there"

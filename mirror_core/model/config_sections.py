@@ -124,6 +124,11 @@ class MirrorSet:
     left_out: tuple[Finding, ...] = ()
     """No part of a set of all mirrors, and why."""
 
+    @property
+    def is_mirror_alone(self) -> bool:
+        """One that goes by itself: its run is of no set. It has no name of a set."""
+        return not self.name
+
 
 ALL_FROM_PREFIX: Final = "all-from-"
 """Before a cluster's name: the set of all mirrors from it, which no configuration lists."""

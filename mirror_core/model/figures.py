@@ -1,4 +1,4 @@
-"""Figures of plans and steps. None is unknown, never zero."""
+"""Figures of plans and steps."""
 
 from __future__ import annotations
 

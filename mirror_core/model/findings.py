@@ -160,7 +160,9 @@ def compile_template(source: str) -> jinja2.Template:
 def create_environment() -> jinja2.Environment:
     import jinja2  # most commands show no finding, and are done in the time that this import takes
 
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=False)
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, autoescape=False, loader=jinja2.DictLoader(_read_catalogue()[_PHRASES])
+    )
     environment.filters.update(
         age=format_age,
         count=format_count,

@@ -1,4 +1,4 @@
-"""What a plan predicts and a run measures. None: unknown."""
+"""What a plan predicts and a run measures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TransactionArrival(StrEnum):
 
 
 class UncopiedReason(StrEnum):
-    """Why the destination has nothing of a partition, or of its end."""
+    """Why the destination has nothing of a partition, or lacks its end or its beginning."""
 
     NOT_MIRRORED = "not mirrored yet"
     RECREATED = "created anew on the source"
@@ -96,6 +96,8 @@ class UncopiedReason(StrEnum):
     """Recorded, but missing on the destination."""
     DIVERGED = "other records at the same offsets"
     """From an offset on; below it both sides are equal."""
+    DELETED = "deleted on the destination only"
+    """Up to an offset: the source had these records when it was last seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,17 +108,27 @@ class PartitionLoss:
     age_s: float | None
     """Unknown also if clocks differ."""
     missing: int | None
-    """Observed end minus position, or minus where uncopied records begin. None: unknown."""
+    """Observed end minus position, or minus where uncopied records begin, and early deletions."""
     recovery_point_age_s: float | None = None
     """Since nothing was missing. None: never, or clocks differ."""
     is_offline: bool
     is_failed: bool
+    is_never_complete: bool = False
+    """The copy lacks records, and is not known to have ever held all that the source then had."""
     uncopied_reason: UncopiedReason | None = None
 
     @property
     def is_outside_bound(self) -> bool:
         """The bound covers only partitions that could be copied until the end."""
         return self.is_offline or self.is_failed
+
+    @property
+    def is_observed(self) -> bool:
+        return self.observed_end is not None and not self.is_outside_bound
+
+    @property
+    def has_no_copy(self) -> bool:
+        return self.uncopied_reason not in (None, UncopiedReason.DIVERGED, UncopiedReason.DELETED)
 
     @property
     def behind_s(self) -> float | None:

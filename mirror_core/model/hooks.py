@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.text import format_count
 
 HOOK_TIMEOUT_S: Final = 30.0
 HOOK_RETRIES: Final = 3
@@ -54,7 +55,7 @@ class Hook:
                 call_text = f"command {self.call.argv[0]}"
             case HookRequest():
                 call_text = f"HTTP {self.call.method} to {urlsplit(self.call.url).hostname}"
-        return f"{call_text}, at most {self.retries + 1} time(s), {self.timeout_s:g} s each"
+        return f"{call_text}, at most {format_count(self.retries + 1, 'time')}, {self.timeout_s:g} s each"
 
 
 def parse_hooks(location: str, raw: object) -> tuple[Hook, ...]:

@@ -48,6 +48,10 @@ def to_finding_documents(findings: Iterable[Finding]) -> tuple[FindingDocument, 
     )
 
 
+def to_finding_document(finding: Finding | None) -> FindingDocument | None:
+    return None if finding is None else to_finding_documents([finding])[0]
+
+
 def to_reason_documents(reasons: Iterable[object], code: str) -> tuple[FindingDocument, ...]:
     """`code`: of reasons that are words only."""
     return tuple(

@@ -99,10 +99,18 @@ class Mirror:
     principals: tuple[str, ...] = (".*",)
     """Regular expressions such as `User:app-.*` of those whose rights are synced. Denials are, of everybody."""
     exclude_principals: tuple[str, ...] = ()
+    exclude_rights: tuple[str, ...] = ()
+    """Such as `READ TOPIC orders.*`: three regular expressions."""
+    exclude_settings: tuple[str, ...] = ()
+    """Regular expressions of topic settings that are each cluster's own."""
+    replication_factor: str = "source"
+    """Replicas of topics that are created: `source`, `default` (the destination's brokers'), or a number."""
     producer_id: int
     """At least 2**62, so no broker assigns it."""
     desired: DesiredState
     created_ms: int
+    paused_topics: tuple[str, ...] = ()
+    """Names. No task copies them; their partitions stay MIRRORING."""
     throttle: int | None = None
     """Bytes per second for all tasks. A drain ignores it."""
     gaps: GapFilling = GapFilling.MARKERS
@@ -127,6 +135,10 @@ class Mirror:
         return self.groups, self.exclude_groups
 
     @property
+    def right_filters(self) -> tuple[tuple[str, ...], ...]:
+        return self.principals, self.exclude_principals, self.exclude_rights
+
+    @property
     def source_identity(self) -> ClusterIdentity:
         return ClusterIdentity(self.source, self.source_id)
 
@@ -135,7 +147,11 @@ class Mirror:
         return ClusterIdentity(self.destination, self.destination_id)
 
 
-FILTER_NAMES: Final = ("topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals")
+FILTER_NAMES: Final = (
+    *("topics", "exclude_topics", "groups", "exclude_groups"),
+    *("principals", "exclude_principals", "exclude_rights"),
+    *("exclude_settings", "replication_factor"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +204,12 @@ class PartitionStatus:
     """Source's log start when the copy first reached it. What is deleted later, before it is copied, counts as never
     copied.
     """
+    followed_start: Offset | None = None
+    """Up to here the source is known to have deleted, or never to have copied: recorded before the destination's log
+    start moves there. None: not recorded.
+    """
+    deleted_until: Offset | None = None
+    """Here the destination's log began at an unplanned promotion; the source, when last seen, had earlier records."""
     never_copied: NeverCopied | None = None
     held_deletion: HeldDeletion | None = None
     filled_gap_offsets: int = 0
@@ -241,7 +263,7 @@ class Lease:
     """
     released: bool = False
     wait_reasons: tuple[str, ...] | None = None
-    """In the last ended epoch, without FAILED partitions. None: unknown."""
+    """In the last ended epoch, without FAILED partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,8 +114,8 @@ def compile_name_pattern(where: str, expression: str) -> NamePattern:
     options.log_errors = False
     options.dot_nl = True  # group names may hold line breaks
     try:
-        if found := _NO_LOWER_BOUND.search(expression):
-            raise BadRequest(f"{where} {expression!r}: RE2 needs a lower bound: write {{0{found[0][1:]}")
+        if match := _NO_LOWER_BOUND.search(expression):
+            raise BadRequest(f"{where} {expression!r}: RE2 needs a lower bound: write {{0{match[0][1:]}")
         return NamePattern(expression, re2.compile(expression, options))
     except re2.error as error:
         (why,) = error.args

@@ -38,6 +38,17 @@ NO_LATE_RANGES: Final = LateSplit(before={}, since={}, unknown={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FenceRestoration:
+    """A watcher found an applied fence removed, and applied it again."""
+
+    at_ms: int
+    by: str
+    lifted_by: str = ""
+    """Empty: not by `cluster unfence`, or not recorded."""
+    lifted_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingFence:
     """At most one per mirror; a later one replaces it. Once applied it stays and is watched."""
 
@@ -60,6 +71,8 @@ class PendingFence:
     """`fence_command` applied it; brokers do not show it."""
     trouble: Finding | None = None
     """Why the last attempt failed, or what is wrong since."""
+    restored: FenceRestoration | None = None
+    """The last time."""
 
     def record_failure(self, error: MirrorError) -> PendingFence:
         if error.retryable:

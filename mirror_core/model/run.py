@@ -111,11 +111,11 @@ class Plan:
 
     @property
     def predicted_s(self) -> float | None:
-        """Planned: without writes; unplanned: from the first step to promotion. None: unknown."""
+        """Planned: without writes; unplanned: from the first step to promotion."""
         return self.forecast.seconds if isinstance(self.forecast, PlanForecast) else None
 
     def predict_read_again(self, group: str) -> int | None:
-        """At most. None: unknown."""
+        """At most."""
         forecast = self.forecast.reread_offsets if isinstance(self.forecast, PlanForecast) else {}
         return forecast[group][1] if group in forecast else None
 

@@ -141,6 +141,15 @@ class SourceObservation:
             for index, age_ms, end in topic.recovery_points:
                 yield Partition(topic.topic, index), ObservedEnd(Offset(end), self.at_ms - age_ms)
 
+    def list_once_complete(self) -> Iterator[Partition]:
+        """Partitions of which a complete copy is known, now or earlier, whatever has become of it since."""
+        yield from (partition for partition, _ in (*self.get_recovery_points(), *self.get_complete()))
+
+    def get_complete(self) -> Iterator[tuple[Partition, ObservedEnd]]:
+        """Copied to the observed end."""
+        ends = dict(self.get_ends())
+        yield from ((p, ends[p]) for p, reported in self.get_reported_ends() if p in ends and reported >= ends[p].end)
+
     def list_complete_times(self, positions: Mapping[Partition, Offset]) -> dict[Partition, int]:
         """Lagging partitions: wall clock. Without copies that have lost, by now, what they had then."""
         return {

@@ -71,6 +71,8 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
     """Committed by the action, or left in place."""
     acl_topic: str | UnsetType = UNSET
     """The topic, of an ACL on one."""
+    code: str | UnsetType = UNSET
+    """Cause of a refusal, a word that stays. `reason` says it to people."""
 
     @property
     def topic(self) -> str:

@@ -17,9 +17,9 @@ class PartitionAssignment:
     stop_offset: Offset | None = None
     """Next offset to copy at which to stop. None: copy until `stop_ms`."""
     source_epoch: int | None = None
-    """Under which the copy last agreed with the source. None: unknown."""
+    """Under which the copy last agreed with the source."""
     all_answered: bool = False
-    """For all batches sent so far; else the task checks the log's end first."""
+    """All batches sent so far, and the source was not away since. Else the task checks both logs' ends first."""
     verified_end: Offset | None = None
     """Both sides were equal below it under this destination leader epoch."""
     verified_epoch: int = -1

@@ -2,8 +2,7 @@
 
 - `poller` polls the clusters in background threads, and only while requests come; `snapshots` are its results.
 - `cards`, `runs`, `overview` and `mirror_page` choose what is shown of these. Each figure has an age: one that is too
-  old is unknown, and unknown is a value, never zero.
-- `plots` draws the past, from Prometheus where there is one; `reports` finds evidence, and serves nothing else.
+  old is unknown.
 - `routes` answers an address. The server decides what a `Viewer` may see, and which buttons it gets. No response
   changes anything, and none waits for a cluster.
 

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide import drills
+from mirror_core.decide.approval_rules import is_losing
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_since
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.loss_bound import LossBound, find_oldest, format_behind
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
+from mirror_core.model.findings import format_remedy
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
-from mirror_core.model.text import format_time
+from mirror_core.model.text import format_count, format_time
 from mirror_core.page.runs import RunView
 from mirror_core.page.snapshots import (
     UNKNOWN,
@@ -56,6 +58,10 @@ def make_readiness_card(
     now_ms: int,
 ) -> AnswerCard:
     title, states = "Can it fail over now", states or "no partitions"
+    if snapshot is not None and snapshot.returned is not None and not compute_age(snapshot.at_ms, now_ms).stale:
+        returned = snapshot.returned
+        lines = (f"{returned}: {format_remedy(returned)}", states)
+        return AnswerCard(title, f"{returned.subject.upper()} IS NOT FENCED", "bad", lines)
     current_assessment = select_current(assessment, now_ms)
     if current_assessment is None or current_assessment.decision is None:
         reason = f"looked at {compute_assessment_age(assessment, now_ms)}" if assessment else "not looked at yet"
@@ -78,12 +84,12 @@ def make_readiness_card(
         if reason := cluster.unreachable_reason or _explain_stale(cluster, snapshot, now_ms):
             return AnswerCard(title, "UNKNOWN", "unknown", (reason, *reasons, states))
         return AnswerCard(title, "ONLY WITHOUT THE SOURCE", "warn", (rest[0], *reasons, *notes, states))
-    if reasons:
+    if reasons or any(map(is_losing, decision.plan.warnings)):
         return AnswerCard(title, "NOT READY", "bad", (*reasons, *notes, *rest))
     if problem := _explain_stale(cluster, snapshot, now_ms) or explain_incomplete_snapshot(cluster, snapshot):
         return AnswerCard(title, "UNKNOWN", "unknown", (problem, states))
     if notes:
-        return AnswerCard(title, f"READY, {len(notes)} warning(s)", "warn", (*notes, *rest))
+        return AnswerCard(title, f"READY, {format_count(len(notes), 'warning')}", "warn", (*notes, *rest))
     return AnswerCard(title, "READY", "good", rest)
 
 

@@ -12,6 +12,7 @@ from mirror_core.decide.run_status import find_run_progress, find_stalled_run
 from mirror_core.mirrors.describe import ClockState, PartitionDescription
 from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey
 from mirror_core.model.figures import Figures, format_figures
+from mirror_core.model.findings import format_remedy
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, is_lease_fresh
 from mirror_core.model.sync_state import DriftRow, SyncAction
 from mirror_core.page.cards import (
@@ -39,6 +40,7 @@ from mirror_core.page.snapshots import (
     compute_age,
     format_counts,
 )
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.watcher_heartbeat import find_watcher_status
 
 ROWS_PER_PAGE: Final = 100
@@ -90,7 +92,7 @@ class GroupTableRow:
 
 @dataclass(frozen=True, slots=True)
 class CopyLateness:
-    """Seconds by partition. None: unknown."""
+    """Seconds by partition."""
 
     seconds: Mapping[str, float | None]
     stopped: bool
@@ -297,7 +299,6 @@ _UNKNOWN_OFFSETS: Final = dict.fromkeys(("position", "source_start", "source_end
 
 
 def _list_recorded_partitions(mirror: Mirror, cluster: ClusterSnapshot) -> tuple[PartitionDescription, ...]:
-    """Without offsets, which are unknown now."""
     return tuple(
         PartitionDescription(
             partition=str(partition),
@@ -320,6 +321,8 @@ def _list_alarms(cluster: ClusterSnapshot, view: MirrorView | None, age: Age, no
         alarms.append("Both clusters are being looked at for the first time")
     elif age.stale:
         alarms.append(f"Both clusters were last looked at {age}: offsets and lag are unknown now")
+    elif view.returned is not None:
+        alarms.insert(0, f"{view.returned}: {format_remedy(view.returned)}")
     clock = view.description.facts[FactKey.CLOCK] if view and view.description else None
     if clock is not None and clock.value != ClockState.NOT_BEHIND:
         alarms.append(f"On the machine that serves this page {clock.text}")
@@ -331,7 +334,13 @@ def _list_unattended_alarms(cluster: ClusterSnapshot, mirror: Mirror, now_ms: in
     run = cluster.state.active_run(mirror.name)
     if run is not None:
         progress = find_run_progress(run, cluster.state.steps_of(run))
-        stalled = find_stalled_run(mirror, run, progress, cluster.find_conductor_status(run, now_ms))
+        stalled = find_stalled_run(
+            mirror,
+            run,
+            progress,
+            cluster.find_conductor_status(run, now_ms),
+            list_run_verbs(cluster.state, run),
+        )
         if stalled is not None:
             yield str(stalled)
     if not (cluster.unreachable_reason or compute_age(cluster.at_ms, now_ms).stale):
@@ -361,6 +370,9 @@ def _list_facts(view: MirrorView | None, cluster: ClusterSnapshot, mirror: Mirro
         FACT_LABELS[FactKey.EXCLUDE_GROUPS]: " ".join(mirror.exclude_groups) or "none",
         FACT_LABELS[FactKey.PRINCIPALS]: " ".join(mirror.principals) or "none",
         FACT_LABELS[FactKey.EXCLUDE_PRINCIPALS]: " ".join(mirror.exclude_principals) or "none",
+        FACT_LABELS[FactKey.EXCLUDE_RIGHTS]: ", ".join(mirror.exclude_rights) or "none",
+        FACT_LABELS[FactKey.EXCLUDE_SETTINGS]: " ".join(mirror.exclude_settings) or "none",
+        FACT_LABELS[FactKey.REPLICATION_FACTOR]: mirror.replication_factor,
     }
 
 

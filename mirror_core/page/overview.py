@@ -80,7 +80,7 @@ def list_overviews(
         _make_overview(mirror, cluster, views.get(mirror.name), assessments.get(mirror.name), now_ms)
         for mirror, cluster in clusters.mirrors
     ]
-    idle = {mirror.name: found for mirror, _ in clusters.mirrors if (found := clusters.find_idle_reverse(mirror))}
+    idle = {mirror.name: reverse for mirror, _ in clusters.mirrors if (reverse := clusters.find_idle_reverse(mirror))}
     in_use = [row for row in rows if row.name not in idle]
     return in_use + [_mark_idle(row, idle[row.name]) for row in rows if row.name in idle]
 
@@ -123,7 +123,6 @@ def _make_overview(
 
 
 def _format_data_plane(lease: Lease | None, now_ms: int) -> str:
-    """The mirror's own page says what it waits for."""
     if lease is None or not is_lease_fresh(lease, now_ms):
         return "not running"
     return "running, some wait" if lease.wait_reasons else "running"

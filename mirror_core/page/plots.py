@@ -95,7 +95,6 @@ def fetch_samples(address: str, mirror: MirrorName, now_ms: int) -> tuple[Mirror
 
 
 def _query_range(address: str, query: str, mirror: MirrorName, end: int) -> Iterator[tuple[int, float]]:
-    """Finite values by epoch second."""
     label = f"{{mirror={json.dumps(str(mirror))}}}"
     params = {"query": query.replace("{M}", label), "start": end - SPAN_S, "end": end, "step": STEP_S}
     where = f"Prometheus at {urlsplit(address).hostname}"

@@ -16,6 +16,7 @@ from mirror_core.decide.failover_readiness import PointWeight, ReadinessPoint, l
 from mirror_core.kafka.config import Config
 from mirror_core.mirrors.describe import describe_with_loss
 from mirror_core.mirrors.mirror_facts import FactKey
+from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
@@ -52,8 +53,6 @@ IDLE_TIMEOUT_S: Final = 15.0
 
 
 class BackgroundPoller(Generic[T]):
-    """Requests return the latest result at once."""
-
     def __init__(
         self,
         poll: Callable[[], T],
@@ -234,10 +233,11 @@ class ClusterPoller:
         with self._get_slot(mirror):
             begun = now_ms()
             described = _run_poll(lambda: describe_with_loss(*self._find_link(mirror), now_ms()))
+            found = _run_poll(lambda: self._find_returned(mirror))
+            returned = None if isinstance(found, PollFailure) else found
             if isinstance(described, PollFailure):
-                return MirrorView(
-                    begun, None, None, self._add_sample(mirror, MirrorSample(begun, None, None, None)), described.text
-                )
+                samples = self._add_sample(mirror, MirrorSample(begun, None, None, None))
+                return MirrorView(begun, None, None, samples, described.text, returned)
         description, loss = described
         positions = [row.position for row in description.rows]
         lag = description.facts[FactKey.LAG].value
@@ -247,7 +247,11 @@ class ClusterPoller:
             loss.missing_in_all if is_loss_current(loss) else None,
             None if None in positions else sum(p or 0 for p in positions),
         )
-        return MirrorView(begun, description, loss, self._add_sample(mirror, sample))
+        return MirrorView(begun, description, loss, self._add_sample(mirror, sample), returned=returned)
+
+    def _find_returned(self, mirror: MirrorName) -> Finding | None:
+        answering = {n: c.state for n, c in self._cluster_snapshots.items() if not c.unreachable_reason}
+        return find_returned_source(self._find_link(mirror)[0], answering)
 
     def _assess_mirror(self, mirror: MirrorName) -> MirrorAssessment:
         with self._get_slot(mirror):

@@ -128,8 +128,6 @@ class PageResponse(NamedTuple):
 
 
 class Pages:
-    """`respond` answers every request; nothing is changed."""
-
     def __init__(
         self,
         settings: PollerSettings,
@@ -201,7 +199,6 @@ class Pages:
         return self._read_report(self._get_evidence_folder(), clusters.copy_to, f"set-{attempt}", SET_PAGE)
 
     def _redirect_to_run(self, request: PageRequest, run: str, name: str) -> PageResponse:
-        """Reports of a set link to those of its runs, in neighbouring folders."""
         location = f"{request.root}/runs/{quote(run, safe='')}/files/{quote(name)}"
         return PageResponse(content=b"", status=303, location=location)
 
@@ -261,7 +258,7 @@ class Pages:
         )
 
     def _render_runbook(self, request: PageRequest, mirror: str) -> str:
-        """From the state topic alone, so that it can be had when the source is dead."""
+        """From the state topic alone: the source may be dead."""
         clusters = self.poller.get_clusters()
         cluster = clusters.find_cluster(mirror) if clusters else None
         if clusters is None or cluster is None:
@@ -291,7 +288,7 @@ class Pages:
         raise PageError(404, f"no cluster that answers knows such a {noun}")
 
     def _require_visible_run(self, viewer: Viewer, run: str) -> ClusterSnapshots:
-        """A run of a mirror that the user may not see is as unknown as one that does not exist."""
+        """A run that the user may not see is as unknown as one that does not exist."""
 
         def is_visible(clusters: ClusterSnapshots) -> bool:
             mirrors = clusters.find_run_mirrors(run)
@@ -371,7 +368,6 @@ def _list_errors(clusters: ClusterSnapshots) -> str:
 
 
 def _make_visible(value: object) -> object:
-    """What a template of ours rendered is markup, and stays it."""
     return value if isinstance(value, Markup) else make_visible(value)
 
 

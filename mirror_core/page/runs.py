@@ -15,6 +15,7 @@ from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import Run, RunKind, StepRecord, list_newest_first
 from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.page.snapshots import ClusterSnapshot
+from mirror_core.runbook.run_outcome import count_lost_behind_fence
 from mirror_core.state.journal import list_notes
 from mirror_core.state.state_records import State
 
@@ -164,7 +165,7 @@ class ForecastView:
 def list_forecast_views(state: State, mirror: MirrorName) -> Iterator[ForecastView]:
     """Failovers that were finished and drills, newest first; without those that forecast and counted nothing."""
     rows_by_run = (
-        (run, forecast_accuracy.list_forecast_rows(run, state.steps_of(run)))
+        (run, forecast_accuracy.list_forecast_rows(count_lost_behind_fence(state, run), state.steps_of(run)))
         for run in forecast_accuracy.list_past_failovers(state.runs.values(), mirror)
     )
     for run, rows in [(run, rows) for run, rows in rows_by_run if rows][:MAX_FORECAST_RUNS]:

@@ -20,6 +20,7 @@ from mirror_core.decide.loss_bound import LossBound
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.mirrors.describe import MirrorDescription
 from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
 from mirror_core.model.run import Run
@@ -69,7 +70,7 @@ class ClusterSnapshot:
     """Wall clock before it was read; what is shown of it is as old as that."""
     unreachable_reason: str = ""
     clock_ahead_ms: int | None = None
-    """This machine's clock, relative to the cluster's; None: unknown."""
+    """This machine's clock, relative to the cluster's."""
 
     def to_broker_time_ms(self, now_ms: int) -> int:
         """As the times of runs, comparisons and drills are."""
@@ -120,8 +121,13 @@ class ClusterSnapshots:
     @property
     def mirrors(self) -> list[tuple[Mirror, ClusterSnapshot]]:
         """Only by the state of its destination: other clusters' records of it are not trusted."""
-        recorded = ((c, m, told) for c, told in self.clusters.items() for m in told.state.mirrors.values())
-        return sorted(((m, told) for c, m, told in recorded if m.destination == c), key=lambda row: row[0].name)
+        rows = (
+            (mirror, snapshot)
+            for cluster, snapshot in self.clusters.items()
+            for mirror in snapshot.state.mirrors.values()
+            if mirror.destination == cluster
+        )
+        return sorted(rows, key=lambda row: row[0].name)
 
     def find_idle_reverse(self, mirror: Mirror) -> IdleReverseMirror | None:
         """None unless its forward mirror is known to be in use, and no run holds either."""
@@ -164,6 +170,8 @@ class MirrorView:
     loss: LossBound | None
     samples: tuple[MirrorSample, ...]
     error: str = ""
+    returned: Finding | None = None
+    """What an old source of the mirror or of its way home has taken that answers and is not fenced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +204,7 @@ def is_loss_current(loss: LossBound) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ActionButton:
-    """A link to a DAG's page, whose form asks and whose run is approved there."""
+    """A link to a DAG's page, whose form asks."""
 
     dag: str
     label: str

@@ -50,8 +50,7 @@ _ADVICE: Final = "`mirrorbook mirror recover` shows what can be done"
 GONE_REASON: Final = f"it was copied, and the destination does not show it: {_ADVICE}"
 REPLACED_REASON: Final = f"it was copied, and the destination shows another topic of its name: {_ADVICE}"
 ALL_SOUND: Final = CheckedReceipts(readable=())
-MAX_RECEIPT_AGE: Final = timedelta(minutes=5)
-"""With an older newest receipt a data plane stores none."""
+MAX_RECEIPT_AGE: Final = timedelta(minutes=5)  # with an older newest receipt a data plane stores none
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,9 +263,9 @@ def check_certificates(
 
 
 def _check_topic_ids(cluster: ClusterConfig, ids: Mapping[str, str], rows: Sequence[ParityRow]) -> list[ParityRow]:
-    """Receipts do not speak of a topic that was recreated during the reading.
+    """Receipts do not speak of a topic recreated during the reading.
 
-    Where no broker answers, equal rows become unknown; differences stay.
+    Where no broker answers, equal rows become unknown.
     """
     topics = {row.partition.topic for row in rows}
     try:
@@ -297,7 +296,7 @@ def _check_row_topic(row: ParityRow, answers: TopicIds, topic_id: str) -> Parity
 
 
 def verify_task(task: CertificateTask) -> tuple[ParityRow, ...]:
-    """A row for each piece; what cannot be read becomes a row with an error."""
+    """A row for each piece."""
     return tuple(iterate_verified(task))
 
 

@@ -68,8 +68,8 @@ class ParityProgress:
         return max(PROGRESS_INTERVAL_S, PROGRESS_COST_FACTOR * took_s, len(self._ranges) / PARTITIONS_PER_S)
 
 
+# Yields rows as tasks end, and empty batches while none do.
 RunCompareTasks = Callable[[Sequence[CompareTask]], Iterable[Sequence[ParityRow]]]
-"""Yields rows as tasks end, and empty batches while none do."""
 DEFAULT_THREADS: Final = 4
 PROGRESS_TICK_S: Final = 1.0
 
@@ -114,11 +114,12 @@ class LocalParity:
                 output,
                 run=self._run,
                 tasks=self._threads * 2,
+                at_once=self._threads,
                 level=self._level,
                 chunk=self._chunk,
                 demands=self._demands,
                 on_progress=on_progress,
-                throttle=divide_throttle(self._throttle, self._threads),
+                throttle=self._throttle,
                 values=self._values,
             )
 
@@ -146,6 +147,7 @@ def check_parity(
     *,
     run: RunCompareTasks,
     tasks: int,
+    at_once: int = 1,
     level: int,
     chunk: int,
     demands: TableExpectations | None,
@@ -157,8 +159,8 @@ def check_parity(
     """Compares both ends, then chunks in at most `tasks` tasks at a time; writes the report to `output`.
 
     What cannot be reached makes the result indeterminate; only a wrong request raises. `opened_by_tasks`: configuration
-    for tasks. `throttle`: bytes per second for each task and cluster. With `demands` Great Expectations judges the
-    report's table and must agree.
+    for tasks. `throttle`: bytes per second of each cluster, shared by `at_once` tasks. With `demands` Great
+    Expectations judges the report's table and must agree.
     """
     if not LEVEL_ENDS <= level <= LEVEL_RECORDS:
         raise BadRequest(f"parity level {level}: there are 1 (ends and counts), 2 (digests) and 3 (records)")
@@ -173,13 +175,13 @@ def check_parity(
         destination=destination,
         level=level,
         chunk=chunk,
-        throttle=throttle,
         values=values,
     )
     ends, shared = compare_ends(config, source, destination, ranges)
     rows, progress = ParityRowBuffer(ends), ParityProgress(on_progress, ranges, level, ends) if on_progress else None
     for shares in plan_rounds(shared, tasks, chunk) if level > LEVEL_ENDS else ():
-        for new_rows in run([task(pieces=pieces) for pieces in shares]):
+        share = divide_throttle(throttle, min(at_once, len(shares)))
+        for new_rows in run([task(pieces=pieces, throttle=share) for pieces in shares]):
             rows.add(new_rows)
             if progress:
                 progress.add(new_rows)
@@ -208,7 +210,7 @@ def judge_comparison(
     seconds: float,
     demands: TableExpectations | None,
 ) -> ParityResult:
-    """What no row tells of was not compared. `started`: seconds since the epoch."""
+    """Ranges without a row were not compared. `started`: seconds since the epoch."""
     table = fill_missing_rows(ranges, rows, level)
     result = replace(judge_rows(ranges, table, level), seconds=round(seconds, 3))
     if output is None:

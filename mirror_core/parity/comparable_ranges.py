@@ -35,7 +35,7 @@ class ParityScope:
 
 
 def read_parity_scope(link: MirrorLink, state: State) -> ParityScope:
-    """From the source's log start to its last stable offset or the position; to the LMO if stopped.
+    """From the source's log start to the smaller of its last stable offset and the position; to the LMO if stopped.
 
     A partition without an answering leader is an empty range. One that the destination lacks is compared, and found
     missing. Indeterminate when a cluster does not answer at all.

@@ -39,12 +39,10 @@ from mirror_core.parity.record_differences import (
 )
 from mirror_core.wire.batch import CODEC_MASK, HEADER_SIZE, LOG_APPEND_TIME, BatchHeader, is_dense
 
+# Base offset, length, count, base and maximum timestamp, timestamp type, codec: what records depend on. With its
+# length, a batch ends where it says: its records could hold the beginning of another one. Not the leader epoch,
+# producer fields and transactional bit, which the destination sets itself.
 _DIGESTED: Final = struct.Struct(">qiiqqBB")
-"""Base offset, length, count, base and maximum timestamp, timestamp type, codec: what records depend on.
-
-With its length, a batch ends where it says: its records could hold the beginning of another one. Not the leader
-epoch, producer fields and transactional bit, which the destination sets itself.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +77,6 @@ class _Side:
 
 
 def compare_task(task: CompareTask) -> tuple[ParityRow, ...]:
-    """What cannot be read becomes rows with an error."""
     rows: list[ParityRow] = []
     try:
         config = load_config(Path(task.config_path), only_principal=Principal.DATA)
@@ -161,7 +158,7 @@ def _list_ends(
 
 
 def _compare_piece(source: LogReader, destination: LogReader, piece: ParityRange, task: CompareTask) -> list[ParityRow]:
-    """When retention on the source overtakes the reading, begins again behind what it removed."""
+    """Begins again behind what the source's retention removed."""
     trimmed_rows: list[ParityRow] = []
     while True:
         try:

@@ -125,7 +125,7 @@ def make_parity_plan(
     if not LEVEL_DIGEST <= level <= LEVEL_RECORDS:
         raise BadRequest(f"plan of level {level}: there are 2 (digests) and 3 (records); ends need no tasks")
     ends, shared = compare_ends(config, source, destination, ranges)
-    means = _measure_bytes_per_offset(config, source.name, [one.partition for one in shared if one.start < one.end])
+    means = _measure_bytes_per_offset(config, source.name, [r.partition for r in shared if r.start < r.end])
     return ParityPlan(
         format=PLAN_FORMAT,
         mirror=mirror,
@@ -148,7 +148,6 @@ def make_parity_plan(
 def _measure_bytes_per_offset(
     config: Config, source: ClusterName, partitions: Collection[Partition]
 ) -> dict[Partition, float]:
-    """By each log's mean; unknown ones are left out."""
     if not partitions:
         return {}
     try:

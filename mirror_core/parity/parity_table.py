@@ -146,7 +146,8 @@ def list_missing_spans(plan: ParityPlan, folder: Folder) -> list[ParitySpan]:
 def write_rows_locally(plan: ParityPlan, folder: Folder, threads: int = DEFAULT_THREADS) -> list[ParitySpan]:
     """In threads of this process, a file for each task. Returns the spans that were compared."""
     missing = list_missing_spans(plan, folder)
-    tasks = make_span_tasks(plan, pack_spans(missing), threads)
+    packed = pack_spans(missing)
+    tasks = make_span_tasks(plan, packed, min(threads, len(packed)))
     wave_folder = format_wave_folder(plan, make_wave_name(1))
 
     def write(task: SpanTask) -> None:
@@ -215,8 +216,8 @@ def _parse_row(values: Mapping[str, Any]) -> ParityRow:
 
 def _parse_findings(partition: Partition, values: Iterable[Mapping[str, Any]]) -> tuple[ParityFinding, ...]:
     return tuple(
-        ParityFinding(partition=partition, offset=one["offset"], kind=one["kind"], detail=one["detail"])
-        for one in values
+        ParityFinding(partition=partition, offset=row["offset"], kind=row["kind"], detail=row["detail"])
+        for row in values
     )
 
 

@@ -222,7 +222,6 @@ class _FindingFormat:
 
 
 def _mark_reordered(findings: list[ParityFinding], pairs: dict[int, tuple[bytes, bytes]]) -> list[ParityFinding]:
-    """Differences whose record is at another offset of the other side become `reordered`."""
     offset_by_digest = {dst_digest: offset for offset, (_, dst_digest) in pairs.items()}
     named: list[ParityFinding] = []
     for finding in findings:

@@ -141,18 +141,18 @@ class RecordScanOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 def parse_options(options: Mapping[str, str]) -> RecordScanOptions:
     """Names in any case. Raises BadRequest."""
-    given = {name.lower(): value for name, value in options.items()}
+    values = {name.lower(): value for name, value in options.items()}
     known = {name.lower(): name for name in RecordScanOptions.__struct_fields__}
-    if foreign := sorted(set(given) - set(known)):
+    if foreign := sorted(set(values) - set(known)):
         advice = (
             ": addresses and credentials come from the file that `config` names"
             if any(name.startswith("kafka.") for name in foreign)
             else ""
         )
         raise BadRequest(f"unknown option {', '.join(foreign)}{advice}. Known: {', '.join(known.values())}")
-    if missing := [name for name in ("config", "cluster") if not given.get(name)]:
+    if missing := [name for name in ("config", "cluster") if not values.get(name)]:
         raise BadRequest(f"missing options: {', '.join(missing)}")
-    parsed = msgspec.convert(given, RecordScanOptions)
+    parsed = msgspec.convert(values, RecordScanOptions)
     if bool(parsed.subscribe) == bool(parsed.assign):
         raise BadRequest("give either option subscribe (topics) or option assign (partitions)")
     if not (parsed.minPartitions.isdecimal() and int(parsed.minPartitions)):
@@ -174,10 +174,10 @@ def plan_record_scan(options: RecordScanOptions) -> RecordScan:
     with ClusterClient(cluster, Principal.DATA) as client:
         cluster_id = client.metadata(()).cluster_id
         topics = _split(options.subscribe) if assigned is None else tuple(sorted({p.topic for p in assigned}))
-        found = find_existing_topics(client, topics)
-        if absent := [topic for topic in topics if topic not in found]:
+        metadata = find_existing_topics(client, topics)
+        if absent := [topic for topic in topics if topic not in metadata]:
             raise BadRequest(f"cluster {cluster.name}: unknown topics {', '.join(absent)}")
-        existing = [Partition(topic, index) for topic in topics for index in sorted(found[topic].partitions)]
+        existing = [Partition(topic, index) for topic in topics for index in sorted(metadata[topic].partitions)]
         partitions = existing if assigned is None else sorted(assigned)
         if unknown := [str(partition) for partition in partitions if partition not in set(existing)]:
             raise BadRequest(f"cluster {cluster.name}: unknown partitions {', '.join(unknown)}")

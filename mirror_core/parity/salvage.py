@@ -192,7 +192,6 @@ class TailDigestScan:
 
 
 def plan_tail_digests(tasks: Sequence[SalvageTask]) -> list[TailDigestScan]:
-    """Spark reads each in a task of its own."""
     digest_key = secrets.token_bytes(16)
     return [
         TailDigestScan(

@@ -17,7 +17,6 @@ from typing import Any, Final, cast
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from mirror_core.evidence.table_schemas import SALVAGE
 from mirror_core.kafka.config import ClusterConfig, load_config
@@ -179,6 +178,8 @@ class ReplayedPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_selected(folder: Path, selection: ReplaySelection) -> Iterator[pa.RecordBatch]:
     """In the order in which they were saved."""
+    import pyarrow.dataset as ds  # late: it imports pandas, half a second of processor time in each worker
+
     files = [str(path) for path in sorted(folder.rglob("*.parquet"))]
     dataset = cast("Any", ds.dataset(files, schema=SALVAGE.schema, format="parquet"))
     yield from dataset.to_batches(
@@ -215,15 +216,15 @@ def merge_counts(counts: Iterable[ReplayCount]) -> tuple[ReplayCount, ...]:
     return tuple(merged[key] for key in sorted(merged))
 
 
-def _add_counts(one: ReplayCount, other: ReplayCount) -> ReplayCount:
-    unwritable = [offset for offset in (one.unwritable, other.unwritable) if offset is not None]
+def _add_counts(count: ReplayCount, other: ReplayCount) -> ReplayCount:
+    unwritable = [offset for offset in (count.unwritable, other.unwritable) if offset is not None]
     return msgspec.structs.replace(
-        one,
-        records=one.records + other.records,
-        bytes=one.bytes + other.bytes,
-        digest=f"{(int(one.digest, 16) + int(other.digest, 16)) % _DIGEST_MODULUS:x}",
-        last=max(one.last, other.last),
-        largest_bytes=max(one.largest_bytes, other.largest_bytes),
+        count,
+        records=count.records + other.records,
+        bytes=count.bytes + other.bytes,
+        digest=f"{(int(count.digest, 16) + int(other.digest, 16)) % _DIGEST_MODULUS:x}",
+        last=max(count.last, other.last),
+        largest_bytes=max(count.largest_bytes, other.largest_bytes),
         unwritable=min(unwritable, default=None),
     )
 

@@ -1,11 +1,5 @@
 """Rules about ACLs: what Mirrorbook needs, grants, withdraws and denies. Pure functions on `model.acl`.
 
-- `acl_rules`: which names an ACL covers, which grants can change a mirror topic, and the denials that
-  offset them.
-- `required_acls`: what the control and the data principal need on each cluster (`REQUIRED_ACLS`).
-- `first_acl`: whether the first ACL on a resource would lock out applications.
-- `ledger_rules`: which ledger entries can be genuine, and which denials outlive a promotion.
-
 Invariants
 ----------
 - Denials win over grants, so applications are stopped by adding denials; their grants stay untouched

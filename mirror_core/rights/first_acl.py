@@ -234,7 +234,6 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _find_foreign_name(type_acls: Sequence[Acl], user: str, unused: str) -> str | None:
-    """Only ACLs of others cover it."""
     applying_acls = [acl for acl in type_acls if acl.principal in (user, EVERYBODY)]
     names = {unused if _covers_all(acl) else acl.name for acl in type_acls} - {""}
     if user == UNKNOWN_USER and SUPER_USER_CHECK_GROUP in names:

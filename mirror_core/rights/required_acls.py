@@ -349,7 +349,7 @@ def explain_lacking_rights(lacking: Iterable[LackingRight]) -> Iterator[Finding]
     for right in lacking:
         by_cluster.setdefault(right.cluster, []).append(right)
     for cluster, rights in sorted(by_cluster.items()):
-        yield Finding("run_rights_lacking", cluster, lacking=list(map(str, rights)))
+        yield Finding("run_rights_lacking", cluster, lacking=list(dict.fromkeys(map(str, rights))))
 
 
 def is_allowed(acls: Iterable[Acl], principal: str, resource: Resource, name: str, operation: Operation) -> bool:

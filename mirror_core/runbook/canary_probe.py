@@ -91,7 +91,6 @@ class CanaryProbe:
         self._consume(partition, offset, [value])
 
     def _probe_transactional(self, broker: int, partition: int) -> None:
-        """One record is aborted, one committed. A read_committed reader must get only the second."""
         aborted, committed = f"{self.payload} aborted".encode(), f"{self.payload} committed".encode()
         # The state topic's id prefix: no further grant is needed.
         transactional_settings = {"transactional.id": f"mirrorbook.canary.{self.mirror}.{broker}"}
@@ -171,7 +170,6 @@ class CanaryProbe:
         return [result for result in results if isinstance(result, int)]
 
     def _consume(self, partition: int, offset: int, values: list[bytes]) -> None:
-        """A read_committed reader must get exactly these values from `offset` on."""
         consumer = self._create_consumer({"enable.auto.commit": False, "auto.offset.reset": "error"})
         expected_values, deadline = list(values), time.monotonic() + TIMEOUTS.canary_trial_s
         try:
@@ -195,7 +193,6 @@ class CanaryProbe:
         target_offsets: Mapping[int, int],
         commit: Mapping[int, int] | None = None,
     ) -> dict[int, int]:
-        """Returns first offsets. `starts` overrides commits."""
         first_offsets: dict[int, int] = {}
         last_offsets: dict[int, int] = {}
 
@@ -328,7 +325,6 @@ def _is_answering(client: ClusterClient, broker: int) -> bool:
 
 
 def _delete_canary_topic(client: ClusterClient, topic: str) -> str:
-    """Also deletes its records and its group's offsets. Returns the error text."""
     try:
         if topic in find_existing_topics(client, [topic]):
             delete_topics(client, [topic])

@@ -57,7 +57,7 @@ from mirror_core.state.journal import (
     make_conductor_records,
 )
 from mirror_core.state.mirror_link import MirrorLink, is_source_answering, read_broker_time_ms
-from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import is_past_no_return, make_holding_run
 from mirror_core.state.run_heartbeat import HeartbeatMonitor, make_released_heartbeat, send_heartbeats
 from mirror_core.state.state_cache import STATE_CACHE
 from mirror_core.state.state_records import State, StateRecord, Tombstone
@@ -84,7 +84,7 @@ PlanChoice = TypeVar("PlanChoice")
 
 
 class Conductor(ABC, Generic[PlanChoice]):
-    """Runs of one kind of one mirror. All state is in the destination's state topic."""
+    """Runs of one kind of one mirror."""
 
     KIND: ClassVar[RunKind]
     DISTURBANCE: ClassVar[str]
@@ -133,11 +133,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         state = read_complete_state(self.link.destination)
         active_run = state.active_run(self.link.mirror.name)
         if active_run and not self._can_continue(active_run, choice):
-            raise Refused(
-                self._format_title(),
-                [f"run {active_run.id} holds this mirror: resume or abort it first"],
-                reason_code="held_by_run",
-            )
+            raise Refused(self._format_title(), [make_holding_run(state, active_run).explain()])
         if active_run:  # check first: a refusal must not take the run over
             self._check_begin(self._decide_at_begin(state, choice, active_run, silent=silent), plan_hash)
             self._check_approvals(state, approved_by, plan_hash, part_of)
@@ -238,19 +234,10 @@ class Conductor(ABC, Generic[PlanChoice]):
         run, steps = self.read_status(run_id)
         reason = explain_expired_run(run, agreed, steps, read_broker_time_ms(self.link.destination))
         if reason and run.state is RunState.RUNNING and not self.has_disturbed(run):
-            raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason], reason_code="run_conducted")
-
-    def refuse_foreign_run(self, run_id: str) -> None:
-        starter = self.read_status(run_id)[0].started_by
-        if starter != self.started_by:
-            raise Refused(
-                f"run {run_id}",
-                [f"{starter} has begun it, and this is {self.started_by}"],
-                reason_code="run_of_another",
-            )
+            raise Refused(f"run {run_id} {self.DISTURBANCE}", [reason], reason_code="approval_expired")
 
     def refuse_unfinished(self, run_id: str) -> None:
-        """Refused also if the run is no longer what its mirror is in."""
+        """Refused, too, if a later run has replaced it."""
         state = read_complete_state(self.link.destination)
         run = self._find_own_run(state, run_id)
         if run.state is not RunState.DONE:
@@ -270,7 +257,7 @@ class Conductor(ABC, Generic[PlanChoice]):
 
     @abstractmethod
     def has_disturbed(self, run: Run) -> bool:
-        """Whether applications may have noticed the run: then nobody is asked again."""
+        """Applications may have noticed the run: nobody is asked again."""
 
     @abstractmethod
     def _decide(self, state: State, choice: PlanChoice | None) -> PlanDecision: ...
@@ -367,7 +354,7 @@ class Conductor(ABC, Generic[PlanChoice]):
         return people
 
     def _refuse_superseded(self, state: State, run: Run) -> None:
-        """Such as when old Airflow tasks are cleared."""
+        """For example after old Airflow tasks were cleared."""
         if run.ended_ms is not None and not self.is_in_effect(state, run):
             reason = f"it has ended, and is not what {run.plan.mirror} is in any more: nothing is done by it"
             raise Refused(f"run {run.id}", [reason], reason_code="run_superseded")
@@ -477,7 +464,7 @@ RETRY_PAUSE_S: Final = 2.0
 
 
 def run_parallel(
-    actions: Mapping[MirrorName, Callable[[], None]], print_line: Callable[[str], None]
+    actions: Mapping[MirrorName, Callable[[], object]], print_line: Callable[[str], None]
 ) -> dict[MirrorName, MirrorError]:
     """Runs all; returns the errors. LostOwnership of one ends all."""
     errors: dict[MirrorName, BaseException] = {}

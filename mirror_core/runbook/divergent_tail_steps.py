@@ -15,6 +15,7 @@ from mirror_core.decide.truncation import (
     REPLICA_STRATEGIES,
     TRUNCATING_STRATEGIES,
     find_divergent_tails,
+    find_lost_beginnings,
     find_wider_topics,
     is_recreated,
     select_created,
@@ -34,6 +35,7 @@ from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition, SalvageMatch
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy, StepEvidence
+from mirror_core.model.text import format_count
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
@@ -56,7 +58,16 @@ from mirror_core.runbook.truncation_strategies import (
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.sync.fence_acls import VerifiedFence, apply_fence
 
+_BEGINNINGS_FOLDER: Final = "salvage-beginnings"
 _LOG_MOVED_KINDS: Final = frozenset({"log start", "log end"})
+
+
+def _format_later(salvage_result: SalvageResult) -> StepEvidence:
+    """Also what an attempt that was cut off has saved."""
+    if not salvage_result.later_folders:
+        return {}
+    counted = {"records_grown_since": salvage_result.grown_records} if salvage_result.grown_records else {}
+    return {**counted, "folder": salvage_result.later_folders}
 
 
 def _salvage_folder_name(number: int) -> str:
@@ -71,21 +82,24 @@ class TailSteps(StepContext):
             topics, partitions = self._list_old_source(old)
             fence = self._raise_fence(old, self._topic_names(), partitions, "salvage")
             self._record_fence(old, fence)
-        ends = dict(fence.ends)
+            starts = list_offsets(old, [p for p in partitions if p in self.statuses()], OffsetPoint.START)
+        ends, beginnings = dict(fence.ends), find_lost_beginnings(self.statuses(), topics, starts)
         compared = self._compare_below_lmo(topics, ends)
         tail_ranges = find_divergent_tails(self.statuses(), topics, ends)
         self._refuse_unapproved(tail_ranges)
         saved_tails = self._save_tails(tail_ranges, "salvage")
+        saved_beginnings = self._save_tails(beginnings, _BEGINNINGS_FOLDER)
         self.journal.save_checkpoint("salvage", SalvageResult(ends=PartitionOffsets.from_mapping(ends)))
         return {
             "compared_records": compared.records if compared else 0,
             **self._format_salvage(tail_ranges, saved_tails),
             "folder": str(self._evidence_folder("salvage")) if tail_ranges else "",
-            **count_outcome_later(self.link, self.writer, tail_ranges, ends),
+            **self._format_beginnings(beginnings, saved_beginnings),
+            **count_outcome_later(self.link, self.writer, tail_ranges, ends, beginnings),
         }
 
     def check_approval(self) -> None:
-        """Logs that shall stay have not grown. Before any change: an abort is still possible."""
+        """Refused if a log that stays has grown. Before any change: an abort is still possible."""
         salvaged = read_output(self.journal, "salvage", SalvageResult).ends.to_mapping()
         unchanged_topics = {t for t, s in self.journal.run.plan.strategies.items() if s is FailbackStrategy.NONE}
         with ClusterClient(self.link.source) as old:
@@ -146,7 +160,7 @@ class TailSteps(StepContext):
         doomed = [t for t, s in strategies.items() if s is FailbackStrategy.RECREATE]
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
             topics = self._topics_to_recreate(old, doomed)
-            saved_evidence = self._save_growth(old, topics)
+            saved_evidence = {**self.save_missing_beginnings(old), **self._save_growth(old, topics)}
             self._recreate_topics(old, new, topics)
             points = {strategy: self._find_truncation_points(old, strategy) for strategy in TRUNCATING_STRATEGIES}
             original_replicas = self._original_replicas(old, list(itertools.chain(*points.values())))
@@ -163,6 +177,20 @@ class TailSteps(StepContext):
 
     def statuses(self) -> dict[Partition, PartitionStatus]:
         return select_created(super().statuses())
+
+    def save_missing_beginnings(self, old: ClusterClient) -> dict[str, str | int]:
+        """Before they are deleted, if another machine has them."""
+        if (self._evidence_folder(_BEGINNINGS_FOLDER) / MANIFEST).is_file():
+            return {}
+        topics, partitions = self._list_old_source(old)
+        starts = list_offsets(old, [p for p in partitions if p in self.statuses()], OffsetPoint.START)
+        if not (beginnings := find_lost_beginnings(self.statuses(), topics, starts)):
+            return {}
+        self.print_line(
+            f"{self._evidence_folder(_BEGINNINGS_FOLDER)} is not on this machine: what {old.name} still has of it is "
+            "saved here, too"
+        )
+        return self._format_beginnings(beginnings, self._save_tails(beginnings, _BEGINNINGS_FOLDER))
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -281,7 +309,8 @@ class TailSteps(StepContext):
         self, tail_ranges: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, SalvagedPartition]
     ) -> dict[str, str | int]:
         tailed = join_limited(
-            f"{p} [{start}, {end}): {saved[p].records} record(s)" for p, (start, end) in tail_ranges.items()
+            f"{p} [{start}, {end}): {format_count(saved[p].records, 'record')}"
+            for p, (start, end) in tail_ranges.items()
         )
         return {
             "records": sum(s.records for s in saved.values()),
@@ -294,8 +323,18 @@ class TailSteps(StepContext):
             },
         }
 
-    def _save_growth(self, old: ClusterClient, recreated_topics: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
-        """Written despite the fence since the salvage."""
+    def _format_beginnings(
+        self, beginnings: Mapping[Partition, tuple[Offset, Offset]], saved: Mapping[Partition, SalvagedPartition]
+    ) -> dict[str, str | int]:
+        if not beginnings:
+            return {}
+        return {
+            "beginnings_salvaged": self._format_salvage(beginnings, saved)["salvaged"],
+            "beginnings_records": sum(part.records for part in saved.values()),
+            "beginnings_folder": str(self._evidence_folder(_BEGINNINGS_FOLDER)),
+        }
+
+    def _save_growth(self, old: ClusterClient, recreated_topics: tuple[RecreatedTopic, ...]) -> StepEvidence:
         ids = {topic.name: topic.id for topic in recreated_topics}
         views = find_existing_topics(old, self._list_changed_topics())
         partitions = [
@@ -318,35 +357,38 @@ class TailSteps(StepContext):
             for p, (start, end) in find_divergent_tails(self.statuses(), topics, ends).items():
                 grown[p] = (min(start, grown[p][0]) if p in grown else start, end)
         if not grown:
-            return {}
+            return _format_later(salvage_result)
         number = 1 if missing else salvage_result.parts + 1
         while self._evidence_folder(_salvage_folder_name(number)).exists():  # of an unfinished attempt
             number += 1
         saved_tails = self._save_tails(grown, _salvage_folder_name(number))
         ends_now = PartitionOffsets.from_mapping({**saved, **{p: end for p, (_, end) in grown.items()}})
-        self.journal.save_checkpoint("salvage", SalvageResult(ends=ends_now, parts=number))
         salvage_evidence = self._format_salvage(grown, saved_tails)
+        records = sum(part.records for part in saved_tails.values())
+        updated = SalvageResult(
+            ends=ends_now,
+            parts=number,
+            later_folders=(*salvage_result.later_folders, str(self._evidence_folder(_salvage_folder_name(number)))),
+            grown_records=salvage_result.grown_records + (0 if missing else records),
+        )
+        self.journal.save_checkpoint("salvage", updated)
         # What is saved again is no more than the salvage has counted.
         ranges_key, records_key = (
             ("saved_again", "records_saved_again") if missing else ("grown_since", "records_grown_since")
         )
         return {
             ranges_key: salvage_evidence["salvaged"],
-            records_key: salvage_evidence["records"],
-            "folder": _salvage_folder_name(number),
+            records_key: records,
+            **_format_later(updated),
         }
 
     def _exclude_cut(self, old: ClusterClient, partitions: Collection[Partition]) -> list[Partition]:
-        """Nothing is left to be saved of logs that this run has cut.
-
-        They need not stand still, and may end within a transaction that nobody ends, as they lack the marker.
-        """
+        """Cut logs need not stand still: a transaction in them may never get its marker."""
         points = {p: o for s in TRUNCATING_STRATEGIES for p, o in self._find_truncation_points(old, s).items()}
         ends = list_offsets(old, points, OffsetPoint.LOG_END)
         return [p for p in partitions if p not in points or ends[p] > points[p]]
 
     def _find_missing_salvage(self, salvage_result: SalvageResult) -> str:
-        """Its folder is not on this host."""
         folder_names = [_salvage_folder_name(1)] if self.journal.run.plan.partitions else []  # its tails
         folder_names += [_salvage_folder_name(salvage_result.parts)] if salvage_result.parts > 1 else []
         return next(

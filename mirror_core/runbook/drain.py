@@ -1,15 +1,20 @@
-"""The drain: brokers say that what is behind the fence is on the destination."""
+"""The drain: both clusters' brokers show that everything behind the fence is copied."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mirror_core.dataplane.driver import EPOCH_S
 from mirror_core.decide.copy_estimate import count_compared, format_progress
-from mirror_core.decide.deletion_hold import LogStarts, decide_holds
+from mirror_core.decide.deletion_hold import (
+    LogStarts,
+    decide_holds,
+    find_early_deletions,
+    format_early_deletions,
+)
 from mirror_core.decide.failover_scope import FailoverScope, drain_led_again
 from mirror_core.decide.gaps_and_resume import count_deletions
 from mirror_core.decide.mirror_snapshot import join_limited
@@ -24,12 +29,13 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange
 from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import TrimmedRange
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import read_steady_s
 from mirror_core.runbook.run_services import StepContext
 from mirror_core.runbook.step_records import LeftBehindPartition
 from mirror_core.state.lease import read_hold_clock_ms
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.state_records import PartitionRecord, State
+from mirror_core.state.state_records import PartitionRecord
 from mirror_core.state.writer import StateWriter
 
 
@@ -79,14 +85,14 @@ class DrainedLogs:
     """Offsets that the source has deleted, and that stay: their hold is not over."""
 
 
-def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: State) -> DrainedLogs:
-    """Destination log ends, equal to the source's. Raises MirrorError otherwise.
+def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], writer: StateWriter) -> DrainedLogs:
+    """Destination log ends, equal to the source's.
 
-    Also applies source deletions whose hold is over. Nobody else would, and a promoted topic would have the records
-    back. A failover is no way round the hold: the rest stays.
+    Raises MirrorError otherwise. Also applies source deletions whose hold is over: nobody else would. The rest stays.
     """
-    name = link.mirror.name
-    held = {p: s.held_deletion for p, s in state.partitions.get(name, {}).items() if s.held_deletion is not None}
+    name, state = link.mirror.name, writer.state
+    statuses = state.partitions.get(name, {})
+    held = {p: s.held_deletion for p, s in statuses.items() if s.held_deletion is not None}
     with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         source_ends, source_starts = list_offset_points(source, ends, [OffsetPoint.LOG_END, OffsetPoint.START]).values()
         points = list_offset_points(
@@ -100,6 +106,9 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: St
         ]
         problems += [f"{p}: position {positions[p]}, log end {ends[p]}" for p in ends if positions[p] != ends[p]]
         problems += [f"{p}: replicated up to {replicated[p]} of {ends[p]}" for p in ends if replicated[p] < ends[p]]
+        recorded = [statuses[p] for p in ends if p in statuses]
+        if early_deletions := find_early_deletions(recorded, starts, source_starts):
+            problems.append(f"only {source.name} still has: {format_early_deletions(early_deletions)}")
         if problems:
             raise MirrorError(
                 f"mirror {link.mirror.name}: not drained: {join_limited(problems)}. "
@@ -110,9 +119,13 @@ def verify_drained(link: MirrorLink, ends: Mapping[Partition, Offset], state: St
         clock_ms = read_hold_clock_ms(link.destination, state, name) if hold_ms and behind else None
         due = decide_holds(held, behind, now_ms=clock_ms, hold_ms=hold_ms).due
         if due:
+            moved = (replace(statuses[p], followed_start=start) for p, start in due.items())
+            writer.put(*(PartitionRecord(name, status) for status in moved))
             delete_records(destination, due)
-    left = {p: both.source - due.get(p, both.destination) for p, both in sorted(behind.items())}
-    return DrainedLogs(positions, {p: offsets for p, offsets in left.items() if offsets > 0})
+    held_offsets = {
+        p: log_starts.source - due.get(p, log_starts.destination) for p, log_starts in sorted(behind.items())
+    }
+    return DrainedLogs(positions, {p: offsets for p, offsets in held_offsets.items() if offsets > 0})
 
 
 MAX_TASK_S: Final = MAX_EPOCH_S + EPOCH_S / 2 + 1
@@ -186,19 +199,19 @@ def read_left_behind(link: MirrorLink, partitions: Collection[Partition]) -> tup
 
 def format_held(held: Mapping[Partition, int]) -> StepEvidence:
     listed = join_limited(f"{p} ({offsets:,})" for p, offsets in held.items())
-    return {"held_deletions": f"{sum(held.values()):,} offset(s) stay: {listed}"} if held else {}
+    return {"held_deletions": f"{format_count(sum(held.values()), 'offset')} held: {listed}"} if held else {}
 
 
 def format_left_behind(left_behind: Sequence[LeftBehindPartition]) -> StepEvidence:
     if not left_behind:
         return {}
     ends: dict[str, FigureScalar] = {
-        f"{left.topic}-{left.index}": left.end for left in left_behind[:MAX_RECORDED_NAMES]
+        f"{partition.topic}-{partition.index}": partition.end for partition in left_behind[:MAX_RECORDED_NAMES]
     }
     high_watermarks: dict[str, FigureScalar] = {
-        f"{left.topic}-{left.index}": left.high_watermark
-        for left in left_behind[:MAX_RECORDED_NAMES]
-        if left.high_watermark != left.end
+        f"{partition.topic}-{partition.index}": partition.high_watermark
+        for partition in left_behind[:MAX_RECORDED_NAMES]
+        if partition.high_watermark != partition.end
     }
     return {
         FigureKey.LEFT_BEHIND_PARTITIONS: len(left_behind),

@@ -50,6 +50,7 @@ from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import now_ms
 from mirror_core.parity.comparable_ranges import read_parity_scope
 from mirror_core.runbook.failover_conductor import Failover
@@ -96,7 +97,7 @@ class DrillGroup:
         )
         if resumption.skipped:
             raise MirrorError(
-                f"drill {run_id}: group {self.name} has skipped {resumption.skipped} record(s) on"
+                f"drill {run_id}: group {self.name} has skipped {format_count(resumption.skipped, 'record')} on"
                 f" {link.destination.name} that it had not done on {link.source.name}: an application's would have, too"
             )
         return resumption
@@ -288,8 +289,8 @@ def run_drill(
         decision = failover.decide(mode)
         if decision.reasons:
             raise Refused(f"drill of mirror {mirror}", decision.reasons)
-        begun = failover.begin(decision.plan.hash, mode, approved_by=started_by)
-        return prepared.conclude(services, failover.drive(begun.id).id)
+        run = failover.begin(decision.plan.hash, mode, approved_by=started_by)
+        return prepared.conclude(services, failover.drive(run.id).id)
 
 
 def run_set_drill(
@@ -301,13 +302,13 @@ def run_set_drill(
             for mirror in mirror_set.mirrors
         ]
         conductors = {
-            one.link.mirror.name: Failover(
-                one.link,
+            drill.link.mirror.name: Failover(
+                drill.link,
                 services,
                 started_by=started_by,
-                print_line=lambda line, name=one.link.mirror.name: print_line(f"{name}: {line}"),  # type: ignore[misc]
+                print_line=lambda line, name=drill.link.mirror.name: print_line(f"{name}: {line}"),  # type: ignore[misc]
             )
-            for one in prepared
+            for drill in prepared
         }
         drill_set = MirrorSet(f"{DRILL_PREFIX}{mirror_set.name}", tuple(conductors), mirror_set.order)
         failover = SetFailover(drill_set, conductors, mode, print_line=print_line)
@@ -319,7 +320,7 @@ def run_set_drill(
         return SetDrillOutcome(
             set=attempt,
             standstill_s=measure_set_standstill_s((member.run, member.steps) for member in members.values()),
-            drills=tuple(one.conclude(services, members[one.link.mirror.name].run.id) for one in prepared),
+            drills=tuple(drill.conclude(services, members[drill.link.mirror.name].run.id) for drill in prepared),
         )
 
 
@@ -327,7 +328,6 @@ def run_set_drill(
 def _prepare_drill(
     config: Config, mirror: str, services: Services, started_by: str, print_line: PrintLine
 ) -> Iterator[PreparedDrill]:
-    """Removes what earlier ones have left before, and all of this one in the end."""
     base_link, _ = find_mirror_link(config, mirror)
     if is_drill_mirror(base_link.mirror):
         advice = (
@@ -365,6 +365,7 @@ def _create_drill_mirror(config: Config, mirror: str, base_link: MirrorLink) -> 
         topics=list_drill_expressions(mirror),
         groups=(re.escape(to_drill_group(mirror)),),
         gaps=base_link.mirror.gaps,
+        replication_factor=base_link.mirror.replication_factor,
     )
     link = make_mirror_link(config, drill_mirror)
     return make_mirror_link(config, mirror_commands.start_mirror(link))
@@ -424,7 +425,7 @@ def _verify_promotion(
 
 
 def _record_outcome(link: MirrorLink, outcome: DrillOutcome) -> None:
-    """An unmarked run has not succeeded, whoever was killed."""
+    """A run without this mark has not succeeded."""
     with StateWriter(link.destination, make_control_id(link.mirror.name)) as writer:
         run = writer.state.runs[outcome.drilled.run]
         writer.put(replace(run, note=f"{outcome.compared} records equal, {outcome.lost} offsets lost"))

@@ -52,7 +52,7 @@ MAX_NOTE_LENGTH: Final = 4_000
 def add_note(services: Services, link: MirrorLink, state: State, run: Run, text: str, by: str) -> RunNote:
     """Recorded in the state topic, and written beside the run's evidence if this machine has it.
 
-    Refused until the run has ended: what is seen before belongs into its own evidence.
+    Refused until the run has ended.
     """
     if not text.strip() or len(text) > MAX_NOTE_LENGTH:
         raise BadRequest(f"a note has 1 to {MAX_NOTE_LENGTH:,} characters; this one has {len(text.strip()):,}")

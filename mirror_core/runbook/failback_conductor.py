@@ -38,6 +38,7 @@ from mirror_core.kafka.topic_existence import describe_denied_error, find_existi
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.mirrors.preflight import list_lacking_rights
+from mirror_core.mirrors.recovery_plan import find_unsaved
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
@@ -65,7 +66,7 @@ from mirror_core.runbook.snapshot_reader import Query, collect_lacking_rights, f
 from mirror_core.runbook.step_records import read_all_outputs
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
-from mirror_core.state.point_of_no_return import is_past_no_return
+from mirror_core.state.point_of_no_return import find_holding_run, is_past_no_return
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import observe_watcher
@@ -135,7 +136,14 @@ class Failback(Conductor[AllowedStrategies]):
             folder, sides = self.services.run_dir(journal.run_id), (self.link.source.name, self.link.destination.name)
             chronicle = writer.state.audit_lines(journal.run_id)
             write_run_report(
-                folder, journal.run, steps, statuses, read_all_outputs(journal), sides=sides, chronicle=chronicle
+                folder,
+                journal.run,
+                steps,
+                statuses,
+                read_all_outputs(journal),
+                sides=sides,
+                chronicle=chronicle,
+                unsaved=find_unsaved(self.link, {self.link.destination.name: writer.state}),
             )
         return journal.end(RunState.DONE)
 
@@ -163,12 +171,12 @@ class Failback(Conductor[AllowedStrategies]):
         circles_query = Query(lambda: _find_circles(link, statuses))
         reverse_query = Query(lambda: _read_reverse_state(link))
         allowed = choice or AllowedStrategies()
+        allowed.check_topics(topics, mirror.name)
         old_query = Query(lambda: _snapshot_old_source(link, statuses, never_came, allowed))
         new_query = Query(lambda: _snapshot_new_primary(link, statuses, never_came, state))
-        rights_queries = [
-            Query(partial(list_lacking_rights, link.source, ClusterRole.DESTINATION, topics)),
-            Query(partial(list_lacking_rights, link.destination, ClusterRole.SOURCE, topics)),
-        ]
+        # The new primary keeps this run, and is a destination again at the end.
+        roles = (link.source, (ClusterRole.DESTINATION,)), (link.destination, tuple(ClusterRole))
+        rights_queries = [Query(partial(list_lacking_rights, cluster, taken, topics)) for cluster, taken in roles]
         size_queries = [
             Query(partial(_list_log_sizes, cluster, statuses)) for cluster in (link.source, link.destination)
         ]
@@ -190,16 +198,16 @@ class Failback(Conductor[AllowedStrategies]):
             old_snapshot = replace(old_snapshot, sizes=old_sizes)
         if isinstance(new_snapshot, NewPrimary):
             new_snapshot = replace(new_snapshot, sizes=new_sizes)
-        active_runs = [state.active_run(mirror.name)]
+        active_runs = [find_holding_run(state, mirror.name)]
         if isinstance(reverse_snapshot, State):
-            active_runs.append(reverse_snapshot.active_run(format_reverse_name(mirror.name)))
+            active_runs.append(find_holding_run(reverse_snapshot, format_reverse_name(mirror.name)))
         return decision.decide_failback(
             FailbackSnapshot(
                 mirror=mirror,
                 statuses=statuses,
                 old_source=old_snapshot,
                 new_primary=new_snapshot,
-                active_runs=tuple(run.id for run in active_runs if run),
+                active_runs=tuple(filter(None, active_runs)),
                 reverse_unknown=reverse_snapshot if isinstance(reverse_snapshot, UnseenCluster) else None,
                 allowed_strategies=allowed,
                 pending_fence=state.pending_fences.get(mirror.name),
@@ -239,6 +247,12 @@ class SetFailback(SetConductor[Failback]):
         super().__init__(mirror_set, conductors, print_line=print_line)
         self._choice = choice
 
+    def run_steps(self, attempt: str, steps: Sequence[str], *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
+        is_home_due = not set(steps).isdisjoint(list_steps_needing(self.KIND, StepNeed.REVERSE_FAILOVER))
+        if self.mirror_set.is_mirror_alone or is_home_due:
+            return super().run_steps(attempt, steps, agreed_by=agreed_by)
+        return self.bring_close(attempt, agreed_by=agreed_by)
+
     def bring_close(self, attempt: str, *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
         """All that is possible while applications stay where they are. Raises SetFailed if not all can go home.
 
@@ -267,7 +281,7 @@ class SetFailback(SetConductor[Failback]):
             for name, member in self._read_member_runs(attempt).items()
             if member.phase is not RunPhase.GIVEN_UP
         }
-        newest_runs = {name: found[0] for name, found in home_runs.items() if found is not None}
+        newest_runs = {name: home_run[0] for name, home_run in home_runs.items() if home_run is not None}
         open_attempts = {run.set_run for run in newest_runs.values() if run.set_run and run.ended_ms is None}
         conductors = {
             format_reverse_name(name): self._conductors[name].make_reverse_failover()
@@ -284,7 +298,7 @@ class SetFailback(SetConductor[Failback]):
     def bring_home(
         self, attempt: str, way_home: SetFailover, home_attempt: str, *, agreed_by: str = ""
     ) -> dict[MirrorName, MemberRun]:
-        """Whatever becomes of the others, those that came home are mirrored again."""
+        """Mirrors that came home are protected again, whatever becomes of the others."""
         try:
             way_home.finish(home_attempt, agreed_by=agreed_by)
         except SetFailed as error:
@@ -306,14 +320,14 @@ class SetFailback(SetConductor[Failback]):
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part: SetMembership,
+        part: SetMembership | None,
         *,
         silent: bool,
-    ) -> None:
-        self._conductors[name].begin(plan_hash, self._choice, approved_by=approved_by, part_of=part)
+    ) -> Run:
+        return self._conductors[name].begin(plan_hash, self._choice, approved_by=approved_by, part_of=part)
 
-    def _format_given_up(self, name: MirrorName) -> str:
-        return f"applications write on {self.get_link(name).destination.name}, as before"
+    def _format_given_up(self, name: MirrorName, member: MemberRun, note: str) -> str:
+        return note or f"applications write on {self.get_link(name).destination.name}, as before"
 
     def _to_member_run(self, name: MirrorName, state: State, run: Run) -> MemberRun:
         member = super()._to_member_run(name, state, run)
@@ -333,7 +347,6 @@ class SetFailback(SetConductor[Failback]):
 
     @property
     def _order(self) -> SetOrder:
-        """Applications notice nothing: only their way home has an order."""
         return SetOrder.SIDE_BY_SIDE
 
 

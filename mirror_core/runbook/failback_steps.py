@@ -23,7 +23,7 @@ from mirror_core.decide.verification import turn_verification
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets, list_offsets
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import describe_configs, find_late_brokers
 from mirror_core.mirrors.mirror_creation import choose_reverse_gap_method, ensure_state_topic, generate_producer_id
@@ -40,6 +40,7 @@ from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence
 from mirror_core.model.source_observation import observe_ends
 from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, now_ms, read_steady_s
 from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.state.lease import find_writers_left_ms, observe_live_lease
@@ -83,7 +84,7 @@ def load_reverse_link(link: MirrorLink) -> MirrorLink:
 
 
 def is_already_home(reverse_state: State, name: MirrorName, failback_run_id: str) -> bool:
-    """Whether M-back moved applications back. Refused while it does: rights would be removed."""
+    """M-back moved applications back. Refused while it does."""
     reverse_state.require_readable(name)
     if run := reverse_state.active_run(name):
         raise Refused(
@@ -133,7 +134,7 @@ PARTS_SYNCED_FIRST: Final = frozenset({SyncCategory.CONFIGS, SyncCategory.ACLS, 
 
 
 def is_close_behind(lag: int | None, written: int, seconds: float) -> bool:
-    """Whether a fence would wait only briefly. The source grows by `written` offsets in `seconds`."""
+    """A fence would wait only briefly. The source grows by `written` offsets in `seconds`."""
     return lag is not None and lag <= max(CAUGHT_UP_OFFSETS, written / max(1.0, seconds) * CAUGHT_UP_S)
 
 
@@ -200,11 +201,14 @@ class FailbackSteps(TailSteps):
         if is_already_home(read_complete_state(self.link.source), reverse.name, run):  # before taking over a conductor
             return given_up
         with ClusterClient(self.link.source) as old, ClusterClient(self.link.destination) as new:
+            saved_evidence = self.save_missing_beginnings(old)
             ensure_state_topic(old)
             new_views, old_views = (
                 find_existing_topics(new, self._topic_names()),
                 find_existing_topics(old, self._topic_names()),
             )
+            new_partitions = [Partition(topic, index) for topic, view in new_views.items() for index in view.partitions]
+            new_ends = list_available_offsets(new, new_partitions, OffsetPoint.HIGH_WATERMARK).offsets
         with StateWriter(self.link.source, make_control_id(reverse.name)) as writer:
             if is_already_home(writer.state, reverse.name, run):
                 return given_up
@@ -219,7 +223,10 @@ class FailbackSteps(TailSteps):
                 with ClusterClient(self.link.source) as old:
                     forget_revoked_rights(begin_link, writer, old)
                 reverse = replace(reverse, state_topic_id=writer.state.topic_id)
-                writer.put(reverse, *self._list_initial_records(reverse, writer.state, new_views, old_views))
+                # If the new primary dies before a data plane has observed it, a plan must know what only it has.
+                observation = observe_ends(reverse.name, new_ends, age_ms=0, now_ms=writer.now_ms())
+                initial_records = self._list_initial_records(reverse, writer.state, new_views, old_views)
+                writer.put(reverse, observation, *initial_records)
             link = make_mirror_link(self.link.config, writer.state.mirrors[reverse.name])
             with ClusterClient(self.link.source) as old:
                 lift_all_denials(reverse, writer, old)  # of an earlier failback, against its tasks
@@ -238,6 +245,7 @@ class FailbackSteps(TailSteps):
             "mirror": reverse.name,
             "groups_brought_home": groups,
             "settings_changed": _count_changed_settings(report),
+            **saved_evidence,
         }
 
     def _list_initial_records(
@@ -292,10 +300,10 @@ class FailbackSteps(TailSteps):
             if lag is not None and (lowest_lag is None or lag < lowest_lag):
                 lowest_lag, progress_at = lag, now
             if now - progress_at > STALL_S:
+                lag_text = "an unknown number of offsets" if lag is None else format_count(lag, "offset")
                 raise MirrorError(
-                    f"mirror {link.mirror.name}: its data plane has made no progress for {STALL_S:.0f} s, "
-                    f"{'an unknown number of' if lag is None else lag} offset(s) left; see `mirrorbook mirror describe "
-                    f"{link.mirror.name}`, then resume the failback"
+                    f"mirror {link.mirror.name}: its data plane has made no progress for {STALL_S:.0f} s, {lag_text}"
+                    f" left; see `mirrorbook mirror describe {link.mirror.name}`, then resume the failback"
                 )
             if observe_live_lease(self.link.source, read_state(self.link.source), link.mirror.name) is None:
                 self._copy_in_process(link)
@@ -451,6 +459,8 @@ class FailbackSteps(TailSteps):
             created_ms=now_ms(),
             failback_run=self.journal.run_id,
             is_preparing=True,
+            replication_factor="source",
+            paused_topics=(),
         )
 
     def _copy_in_process(self, link: MirrorLink) -> None:

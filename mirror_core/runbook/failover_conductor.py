@@ -7,10 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from mirror_core.decide import failover_plan as decision
-from mirror_core.decide.approval_rules import explain_source_answers_again, is_in_effect
+from mirror_core.decide.approval_rules import count_failed, explain_source_answers_again, is_in_effect
 from mirror_core.decide.failover_plan import AUTHORIZER_FACT
 from mirror_core.decide.failover_readiness import UnplannedForecast, forecast_unplanned
-from mirror_core.decide.failover_scope import EMPTY_SCOPE, LEFT_BEHIND_FACT, FailoverScope, list_offline_partitions
+from mirror_core.decide.failover_scope import (
+    EMPTY_SCOPE,
+    LEFT_BEHIND_FACT,
+    FailoverScope,
+    find_never_complete,
+    list_leavable,
+)
 from mirror_core.decide.fence_state import format_late_ranges
 from mirror_core.decide.forecast_accuracy import find_not_copied
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
@@ -71,11 +77,7 @@ class Failover(Conductor[RunMode]):
     def _snapshot(self, state: State, mode: RunMode) -> MirrorSnapshot:
         mirror = state.mirrors.get(self.link.mirror.name, self.link.mirror)
         snapshot = take_snapshot(replace(self.link, mirror=mirror), state, mode, conductor=self.started_by)
-        return (
-            replace(snapshot, left_behind=frozenset(list_offline_partitions(snapshot)))
-            if self._leave_behind
-            else snapshot
-        )
+        return replace(snapshot, left_behind=frozenset(list_leavable(snapshot))) if self._leave_behind else snapshot
 
     def _as_continuation(self, snapshot: MirrorSnapshot, state: State) -> MirrorSnapshot:
         holding_run = state.active_run(snapshot.mirror.name)
@@ -101,13 +103,20 @@ class Failover(Conductor[RunMode]):
         mirror = replace(state.mirrors.get(self.link.mirror.name, self.link.mirror), desired=run.desired)
         snapshot = take_snapshot(replace(self.link, mirror=mirror), state, run.plan.mode, conductor=self.started_by)
         scope = load_checkpoint(state, run.id, "begin", FailoverScope) or EMPTY_SCOPE
-        return decision.decide_failover(replace(snapshot, active_run=None, left_behind=frozenset(scope.left_behind)))
+        has_left_copies = any(fact.name == LEFT_BEHIND_FACT for fact in run.plan.bound_facts)
+        left_copies = find_never_complete(snapshot) if has_left_copies else ()
+        return decision.decide_failover(
+            replace(snapshot, active_run=None, left_behind=frozenset((*scope.left_behind, *left_copies)))
+        )
 
     def decide_unplanned(self) -> tuple[decision.PlanDecision, bool]:
         """(the unplanned plan, whether no source broker answers)"""
         unplanned, source_answers = self._decide_with_source_probe(lambda: self.decide(RunMode.UNPLANNED))
         if source_answers and not unplanned.source_seen:
-            warnings = (Finding("source_answers_partly", self.link.source.name), *unplanned.plan.warnings)
+            partly = Finding(
+                "source_answers_partly", self.link.source.name, failed=count_failed(unplanned.plan.warnings)
+            )
+            warnings = (partly, *unplanned.plan.warnings)
             unplanned = replace(unplanned, plan=replace(unplanned.plan, warnings=warnings))
         return unplanned, not source_answers
 
@@ -124,6 +133,7 @@ class Failover(Conductor[RunMode]):
             was_silent=silent,
             has_answered=source_answers,
             has_answered_fully=new_decision.source_seen,
+            failed=count_failed(new_decision.plan.warnings),
             held_run=holding_run,
         ):
             raise Refused(self._format_title(), reasons, "source_answers")
@@ -203,7 +213,7 @@ class Failover(Conductor[RunMode]):
         return has_disturbed_applications(read_state(self.link.destination), run, self.link.source.name)
 
     def _can_continue(self, active_run: Run, choice: RunMode | None) -> bool:
-        """A planned run whose source died becomes an unplanned one, with its own plan and approval."""
+        """Without its source it becomes unplanned, with its own plan and approval."""
         is_planned = active_run.plan.kind is RunKind.FAILOVER and active_run.plan.mode is RunMode.PLANNED
         return choice is RunMode.UNPLANNED and is_planned and active_run.state is RunState.RUNNING
 
@@ -280,7 +290,9 @@ class Failover(Conductor[RunMode]):
                 restored_state = apply_events(
                     status.state, PartitionEvent.ABORT, *((PartitionEvent.FAIL,) if status.reason else restart_events)
                 )
-                records.append(PartitionRecord(name, replace(status, state=restored_state, lmo=None)))
+                records.append(
+                    PartitionRecord(name, replace(status, state=restored_state, lmo=None, deleted_until=None))
+                )
         return records
 
     def _release_lease(self, writer: StateWriter, run_id: str) -> None:
@@ -351,7 +363,7 @@ def _find_own_lease(lease: Lease | None, run_id: str) -> Lease | None:
 
 
 def is_drained_behind_fence(state: State, run: Run) -> bool:
-    """Whether everything on a fenced source was copied. Without a real fence it may have moved since."""
+    """Everything on a fenced source was copied. Without a real fence it may have moved since."""
     if any(fact.name == LEFT_BEHIND_FACT for fact in run.plan.bound_facts):
         return False
     fenced = any(

@@ -96,7 +96,7 @@ class LiftFile:
         self._write(tuple(sorted(topics)), (), command=True)
 
     def _write(self, topics: tuple[str, ...], transactional_ids: tuple[str, ...], *, command: bool) -> None:
-        link = self._context.link
+        link, names = self._context.link, frozenset(topics)
         fence = FenceFile(
             run=self._context.journal.run_id,
             mirror=link.mirror.name,
@@ -108,6 +108,7 @@ class LiftFile:
             transactional_ids=transactional_ids,
             kind=self._context.journal.run.plan.kind,
             command=command,
+            topic_ids={p.topic: s.source_topic_id for p, s in self._context.statuses().items() if p.topic in names},
         )
         try:
             write_fence_file(self._path, fence, EVIDENCE_ADVICE)
@@ -134,7 +135,7 @@ def read_lift_file(services: Services, run_id: str) -> FenceFile | None:
 
 
 def is_known_to_stand(services: Services, run_id: str) -> bool:
-    """Whether the file is here and unused. Nothing else tells of a silent source."""
+    """The file is here and unused. Nothing else tells of a silent source."""
     file = read_lift_file(services, run_id)
     return file is not None and file.lifted_ms is None
 

@@ -226,9 +226,7 @@ def reapply_fence(
 
 
 def _is_command_fence_standing(context: StepContext, pending_fence: PendingFence, topic_names: Collection[str]) -> bool:
-    """As far as known: until promotion is done the command is called again, and log ends must not have moved. Later
-    watchers do that.
-    """
+    """Until promotion is done the command is called again, and log ends must not have moved."""
     run = context.journal.run
     if context.journal.is_done("promote") or (
         run.plan.mode is RunMode.PLANNED and not is_past_no_return(context.writer.state, run)

@@ -11,7 +11,7 @@ from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.group_coverage import find_not_brought_over
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.mirror_snapshot import join_limited, select_application_partitions
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
@@ -57,6 +57,7 @@ def count_outcome_later(
     writer: StateWriter,
     tails: Mapping[Partition, tuple[Offset, Offset]],
     checked_partitions: Collection[Partition],
+    beginnings: Mapping[Partition, tuple[Offset, Offset]],
 ) -> StepEvidence:
     """At failback, counts what an unplanned failover could not. Idempotent."""
     name, state = link.mirror.name, writer.state
@@ -73,12 +74,12 @@ def count_outcome_later(
     previous = outcome = run.forecast_outcome
     if not forecast_accuracy.is_complete(previous):
         statuses = state.partitions.get(name, {})
-        application_partitions = forecast_accuracy.select_application_partitions(statuses.keys() | tails.keys())
+        application_partitions = select_application_partitions(statuses.keys() | tails.keys())
         late_ranges = {p: tail for p, tail in tails.items() if p in application_partitions}
         pending_fence = state.pending_fences.get(name)
         unparted = LateSplit(before={}, since={}, unknown=late_ranges)
         split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
-        count = count_offsets(late_ranges) - count_offsets(split.since)
+        count = count_offsets(late_ranges) - count_offsets(split.since) + count_offsets(beginnings)
         observation = apply_current_filters(state.mirrors[name], statuses, state.source_observations.get(name))
         unchecked = find_uncopied(statuses, observation).keys() - set(checked_partitions)
         known_by = forecast_accuracy.format_loss_basis("by what only the old source had", split)

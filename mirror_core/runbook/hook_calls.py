@@ -125,7 +125,7 @@ def send_request(
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would leak headers, or turn into an empty GET that looks like success."""
+    """A redirect would leak headers, or look like success."""
 
     def redirect_request(self, *arguments: Any) -> None:
         return None

@@ -16,6 +16,7 @@ from mirror_core.kafka.log_snapshot import fetch_log_sizes
 from mirror_core.model.errors import Indeterminate, MirrorError, Refused, RemoteFault
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.parity.check import OnParityProgress
 from mirror_core.state.mirror_link import MirrorLink
@@ -52,7 +53,7 @@ def check_gate(result: ParityResult, description: str, *, earlier_records: int) 
             f"{f.partition} offset {f.offset}: {f.kind}: {f.detail}" for f in result.findings[:10]
         )
         raise GateClosed(
-            f"{description} failed, {len(result.findings)} difference(s): {findings_text}. Report:"
+            f"{description} failed, {format_count(len(result.findings), 'difference')}: {findings_text}. Report:"
             f" {result.report or 'none'}"
         )
     if earlier_records and set(result.reasons) <= NOTHING_REASONS:
@@ -66,7 +67,7 @@ def report_compare_progress(
     ranges: Sequence[ParityRange], on_progress: OnParityProgress, print_line: Callable[[str], None]
 ) -> OnParityProgress:
     if offsets_left := count_compared(ranges, {})[1]:
-        print_line(f"prove: {offsets_left:,} offset(s) are to be compared")
+        print_line(f"prove: {format_count(offsets_left, 'offset')} to compare")
     began_s = reported = time.monotonic()
 
     def on_result(result: ParityResult) -> None:
@@ -96,7 +97,7 @@ class RemainingCompare:
 
     offsets: int
     size_bytes: int | None
-    """By each log's mean. None: unknown."""
+    """By each log's mean."""
     seconds: float
 
     @property

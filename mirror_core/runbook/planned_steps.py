@@ -1,5 +1,3 @@
-"""The steps of a planned failover."""
-
 from __future__ import annotations
 
 import time
@@ -13,9 +11,8 @@ from mirror_core.decide.forecast_accuracy import (
     add_left_behind,
     count_lost_planned,
     format_unseen_source,
-    select_application_partitions,
 )
-from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
+from mirror_core.decide.mirror_snapshot import join_limited, select_application_partitions, select_healthy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.incremental_verification import add_differences, compare_unverified
@@ -327,7 +324,7 @@ class PlannedSteps(PromotionSteps):
             lease.renew()
         with ClusterClient(self.link.destination) as destination:
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
-        drained = verify_drained(self.link, ends, self.writer.state)
+        drained = verify_drained(self.link, ends, self.writer)
         left_behind = read_left_behind(self.link, left_partitions)
         self.journal.save_at_end(
             "drain",
@@ -440,8 +437,7 @@ class PlannedSteps(PromotionSteps):
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or the source was written behind the fence.
 
-        Log ends show a super user's writes, removed denials and a missing authorizer. A fenced source that died after
-        drain and parity forbids nothing: all it had acknowledged is on the destination.
+        Log ends show a super user's writes, removed denials and a missing authorizer.
         """
         self.check_approval("promotion", source_needed=False)
         positions, topic_names = self.positions, self.scope.topic_names

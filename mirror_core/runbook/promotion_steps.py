@@ -232,7 +232,7 @@ class PromotionSteps(StepContext):
         }
 
     def promote(self) -> StepEvidence:
-        """The point of no return, repeated: some applications may write already."""
+        """When it is repeated, some applications may write already."""
         return {**self._grant_rights(lambda: None), **self._format_earlier_probe()}
 
     def _format_earlier_probe(self) -> StepEvidence:
@@ -297,7 +297,7 @@ def format_lease_owner(run_id: str) -> str:
 def list_stopped_records(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], ends: Mapping[Partition, Offset]
 ) -> Iterator[StateRecord]:
-    yield replace(mirror, desired=DesiredState.STOPPED)
+    yield replace(mirror, desired=DesiredState.STOPPED, paused_topics=())
     for partition, status in statuses.items():
         if status.state is State.STOPPED:
             continue

@@ -1,7 +1,4 @@
-"""Waits until an unplanned failover's logs are stable and on all in-sync replicas.
-
-Finds what somebody else wrote at their ends: the source's records are missing from there on.
-"""
+"""Waits until an unplanned failover's logs are stable and on all in-sync replicas."""
 
 from __future__ import annotations
 
@@ -11,8 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from mirror_core.copy.log_inspection import find_foreign_starts
-from mirror_core.decide.mirror_snapshot import is_healthy
 from mirror_core.decide.quiescence_check import (
     ConfirmedEnd,
     IsrStatus,
@@ -28,10 +23,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_
 from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topics import describe_available_configs
 from mirror_core.model.errors import Unreachable
-from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import Offset, Partition
-from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.state_records import State
 
 STILL_INTERVAL_S: Final = 0.2
 QUIESCENCE_LIMIT_S: Final = 60.0
@@ -46,22 +38,6 @@ class QuiescenceResult:
     """Next offsets, stable and on all in-sync replicas."""
     moving: Mapping[Partition, LogEndSample]
     held_up: Mapping[Partition, UnreplicatedPartition]
-
-
-def find_foreign_writes(
-    link: MirrorLink, state: State, client: ClusterClient, log_ends: Mapping[Partition, Offset]
-) -> dict[Partition, Offset | None]:
-    """First offsets at the ends of the mirror's healthy logs that somebody else wrote. None: not known.
-
-    Empty once the mirror is STOPPED: applications write then.
-    """
-    mirror, observation = state.mirrors.get(link.mirror.name), state.source_observations.get(link.mirror.name)
-    if mirror is None or mirror.desired is DesiredState.STOPPED:
-        return {}
-    statuses = state.partitions.get(mirror.name, {})
-    healthy = {p: end for p, end in log_ends.items() if p in statuses and is_healthy(statuses[p])}
-    reported_ends = dict(observation.get_reported_ends()) if observation else {}
-    return find_foreign_starts(client, mirror.producer_id, reported_ends, healthy)
 
 
 def wait_for_quiescence(

@@ -101,7 +101,6 @@ def find_recorded_points(name: MirrorName, state: State, now_ms: int) -> Iterato
 
 
 def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int]:
-    """By the brokers' clock."""
     groups, proof = state.find_group_sync(name), state.verifications.get(name)
     if groups is not None:
         lease = state.leases.get(name)  # the sync began long before its record was appended
@@ -111,7 +110,6 @@ def _read_known_times(name: MirrorName, state: State) -> dict[FreshnessKind, int
 
 
 def _list_cluster_points(link: MirrorLink, state: State, *, source_seen: bool) -> Iterator[ReadinessPoint]:
-    """Why a source is silent stands in the plan's refusal: it is said once, and not waited for again."""
     if source_seen:
         yield from _find_drift(link, state)
         yield from find_missing_rights(link)

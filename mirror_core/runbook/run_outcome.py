@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,8 +28,9 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.write_access import AccessSituation, WriteAccess, decide_write_access
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
-from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences
+from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences, may_be_fenced
 from mirror_core.model.acl import AclPurpose
+from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
@@ -41,12 +42,13 @@ from mirror_core.runbook.failover_conductor import has_disturbed_applications
 from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.journal import load_checkpoint
 from mirror_core.state.lease import observe_live_lease
-from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_broker_time_ms
+from mirror_core.state.mirror_link import MirrorLink, is_source_answering, make_mirror_link, read_broker_time_ms
 from mirror_core.state.point_of_no_return import awaits_confirmation, is_past_no_return
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import observe_watcher
+from mirror_core.sync.fence_acls import build_denials
 
 
 def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
@@ -55,7 +57,10 @@ def read_run_outcome(link: MirrorLink, run: Run) -> tuple[str, ...]:
         state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
     except MirrorError:
         return explain_unread_run(link, run.plan.kind)
-    return format_run_outcome(link, state, run.id)
+    try:
+        return format_run_outcome(link, state, run.id)
+    except MirrorError as error:  # steps of another version
+        return (f"{error}.",)
 
 
 def explain_unread_run(link: MirrorLink, kind: RunKind = RunKind.FAILOVER) -> tuple[str, ...]:
@@ -66,6 +71,41 @@ def explain_unread_run(link: MirrorLink, kind: RunKind = RunKind.FAILOVER) -> tu
     return format_unknown_status(link.mirror, kind, known_lines)
 
 
+def explain_unread_home(link: MirrorLink, state: State) -> tuple[str, ...]:
+    """Whether applications can write, and how again, if the old source is silent, which keeps the state of a failback's
+    way home. Empty: it answers, or that is not known. Never fails.
+    """
+    home = format_reverse_name(link.mirror.name)
+    with suppress(MirrorError):
+        if is_source_answering(link):
+            read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+            return ()
+    name, source, new_primary = link.mirror.name, link.source.name, link.destination.name
+    has_file = may_be_fenced(link.config, home)
+    is_fenced = has_file or _has_denials(link, {p.topic for p in state.partitions.get(name, {})})
+    if is_fenced is None:
+        return ()
+    if not is_fenced:
+        return (f"{Finding('way_home_not_fenced', new_primary, mirror=name, source=source, home=home)}.",)
+    unread = Finding("way_home_unread", new_primary, mirror=name, source=source, home=home, has_file=has_file)
+    known_lines: tuple[str, ...] = ()
+    with suppress(MirrorError):
+        known_lines = tuple(list_ways_past_fences(link.config, home)) if has_file else ()
+    return (f"{unread}.", *known_lines)
+
+
+def _has_denials(link: MirrorLink, topics: Collection[str]) -> bool | None:
+    """Whether the new primary shows a fence. Its file may be on another machine."""
+    if link.destination.ruling.get_write_barrier(denials_possible=True) is not WriteBarrier.DENY_ACLS:
+        return None
+    try:
+        with ClusterClient(link.destination, timeout_s=TIMEOUTS.plan_response_s) as client:
+            acls = describe_acls(client)
+    except MirrorError:
+        return None
+    return None if isinstance(acls, AuthorizerOff) else not acls.entries.isdisjoint(build_denials(topics))
+
+
 def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str, ...]:
     name = link.mirror.name
     run = state.runs.get(run_id)
@@ -74,7 +114,21 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
     if overtaken_lines := format_newer_run(run, state.runs.values()):
         return overtaken_lines
     is_copying = observe_live_lease(link.destination, state, name) is not None
-    return format_run_status(_find_situation(link, state, run, is_copying=is_copying))
+    situation = _find_situation(link, state, run, is_copying=is_copying)
+    if can_have_reverse_failover(run, situation.steps):
+        situation = replace(situation, unread_home=explain_unread_home(link, state))
+    return format_run_status(replace(situation, ended_failback=_find_ended_failback(link, run)))
+
+
+def _find_ended_failback(link: MirrorLink, run: Run) -> str:
+    """Id of the failback that this failover was the way home of, if the new primary says that it has ended."""
+    if run.state is not RunState.DONE or not run.failback_run:
+        return ""
+    try:
+        failback = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s).runs.get(run.failback_run)
+    except MirrorError:
+        return ""
+    return "" if failback is None or failback.ended_ms is None else failback.id
 
 
 def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool, is_copying: bool) -> WriteAccess:
@@ -121,6 +175,7 @@ def explain_unseen_home(way_home: Mirror, announcement: ActiveCluster | None) ->
     return Finding(
         "home_mirror_unseen",
         get_base_name(way_home.name),
+        source=way_home.destination,
         destination=way_home.source,
         active=announcement.active if announcement else "",
         since_ms=announcement.since_ms if announcement else 0,
@@ -152,7 +207,6 @@ def _find_recorded_situation(mirror: Mirror, state: State, run: Run) -> RunSitua
 
 
 def _find_failed_since_plan(state: State, run: Run) -> list[PartitionStatus]:
-    """Empty once the rest is drained, which ends a run with such a partition."""
     statuses, drain = state.partitions.get(run.plan.mirror, {}), state.steps.get((run.id, "drain"))
     is_drained = drain is not None and drain.state is StepState.DONE
     if run.state is not RunState.RUNNING or run.plan.mode is not RunMode.PLANNED or is_drained:
@@ -198,7 +252,7 @@ def read_run_result(link: MirrorLink, state: State, run: Run) -> RunResult | Non
                 reverse = home, source_state.steps_of(home)
     failback_run = find_next_failback(run, state.runs.values())
     return decide_run_result(
-        _count_lost_behind_fence(state, run),
+        count_lost_behind_fence(state, run),
         state.steps_of(run),
         state.mirrors.get(link.mirror.name, link.mirror),
         reverse,
@@ -206,8 +260,8 @@ def read_run_result(link: MirrorLink, state: State, run: Run) -> RunResult | Non
     )
 
 
-def _count_lost_behind_fence(state: State, run: Run) -> Run:
-    """With what the watcher has found since the run ended: the old source came back, and was fenced."""
+def count_lost_behind_fence(state: State, run: Run) -> Run:
+    """Adds what the watcher found later."""
     outcome, name = run.forecast_outcome, run.plan.mirror
     mirror, pending_fence = state.mirrors.get(name), state.pending_fences.get(name)
     if (
@@ -260,7 +314,7 @@ def read_mirror_status(link: MirrorLink, run_id: str | None) -> tuple[str, ...]:
 
 
 def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
-    """Why nobody will go on with a failover that applications have not noticed; empty: somebody may."""
+    """Why nobody will go on with an unnoticed failover; empty: somebody may."""
     if run.plan.kind is not RunKind.FAILOVER or has_disturbed_applications(state, run, link.source.name):
         return ""
     conductor = observe_conductor(link.destination, state, run)
@@ -270,7 +324,7 @@ def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
 
 
 def is_awaiting_confirmation(state: State, run: Run) -> bool:
-    """Not if everything on the source was copied."""
+    """False if everything on the source was copied."""
     name = run.plan.mirror
     pending_fence = state.pending_fences.get(name)
     if not awaits_confirmation(state, run):

@@ -150,8 +150,7 @@ _LEASE_ATTEMPTS: Final = 3
 def retry_on_lease_loss(context: StepContext, step: str, action: Callable[[], StepEvidence]) -> StepEvidence:
     """`action` takes the data plane's lease, and may be repeated.
 
-    A data plane that read the state before this step began may take the lease after us. It then reads that the step has
-    begun, and ends.
+    A data plane that read the state before this step began may take the lease after us; then it ends.
     """
     for _ in range(_LEASE_ATTEMPTS):
         try:

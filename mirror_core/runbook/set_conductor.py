@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.approval_rules import (
     ApprovalPolicy,
-    explain_short_hash,
     explain_used_approvals,
     select_valid_approvals,
 )
@@ -28,13 +27,14 @@ from mirror_core.decide.set_schedule import (
     NextAction,
     RunPhase,
     SetMember,
+    SetPlan,
     compute_set_hash,
     decide_actions,
     find_run_phase,
     is_undisturbed,
     parse_set_name,
 )
-from mirror_core.decide.steps import list_steps_before_no_return, list_undisturbed_steps
+from mirror_core.decide.steps import HoldingRun, list_steps_before_no_return, list_undisturbed_steps
 from mirror_core.evidence.run_report import SET_PAGE, SetPageMirror, write_set_page
 from mirror_core.model.config_sections import MirrorSet, SetOrder
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused
@@ -49,7 +49,6 @@ from mirror_core.model.run import (
     StepRecord,
     StepState,
     find_last_begun,
-    shorten_hash,
 )
 from mirror_core.model.text import format_items
 from mirror_core.model.timing import TIMEOUTS, now_ms
@@ -71,24 +70,6 @@ from mirror_core.state.state_topic import read_state
 
 class SetFailed(MirrorError):
     """The message has each mirror's outcome."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetPlan:
-    decisions: Mapping[MirrorName, PlanDecision]
-    hash: str
-    reasons: tuple[str, ...]
-    silent: tuple[MirrorName, ...] = ()
-    """Their sources do not answer and are given up."""
-
-    def find_hash_mismatch(self, plan_hash: str | None) -> tuple[str, ...]:
-        if plan_hash in (None, self.hash):
-            return ()
-        changed = f"they have changed since: their hash is {shorten_hash(self.hash)} now"
-        return (
-            f"the plans that were approved had hash {shorten_hash(plan_hash)}; {changed}. Look at the new plans",
-            *explain_short_hash(plan_hash, self.hash),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +121,8 @@ AnyConductor = TypeVar("AnyConductor", bound=Conductor[Any])
 
 
 class SetConductor(ABC, Generic[AnyConductor]):
-    """Runs of one kind of several mirrors. Everything is in the destinations' state topics; what was last seen there is
-    remembered for one that stops answering.
+    """Runs of one kind of several mirrors. What was last seen of a destination is remembered for one that stops
+    answering.
     """
 
     KIND: ClassVar[RunKind]
@@ -163,7 +144,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
 
     @property
     def title(self) -> str:
-        return f"{self.KIND} of set {self.mirror_set.name}"
+        is_alone, name = self.mirror_set.is_mirror_alone, self.mirror_set.name
+        return f"{self.KIND} of mirror {self.mirror_set.mirrors[0]}" if is_alone else f"{self.KIND} of set {name}"
 
     def get_link(self, mirror: MirrorName) -> MirrorLink:
         return self._conductors[mirror].link
@@ -173,12 +155,16 @@ class SetConductor(ABC, Generic[AnyConductor]):
         with ThreadPoolExecutor(len(mirrors)) as pool:  # a dead side costs seconds, once
             results = list(pool.map(lambda name: self._decide_member(self._conductors[name]), mirrors))
         decisions = {name: decision for name, (decision, _) in zip(mirrors, results, strict=True)}
+        silent = tuple(name for name, (_, is_silent) in zip(mirrors, results, strict=True) if is_silent)
+        if self.mirror_set.is_mirror_alone:
+            alone = decisions[mirrors[0]]
+            return SetPlan(decisions, alone.plan.hash, alone.reasons, silent)
         reasons = [f"{name}: {reason}" for name, decision in decisions.items() for reason in decision.reasons]
         return SetPlan(
             decisions,
             compute_set_hash(self.mirror_set, (d.plan for d in decisions.values())),
             tuple(reasons),
-            silent=tuple(name for name, (_, silent) in zip(mirrors, results, strict=True) if silent),
+            silent,
         )
 
     def find_active_attempt(self, started_by: str | None = None, plan_hash: str = "") -> str | None:
@@ -187,6 +173,9 @@ class SetConductor(ABC, Generic[AnyConductor]):
         Refused if a planned one has mirrors that the set lacks, or if mirrors of the set have no run and applications
         may have noticed the others.
         """
+        if self.mirror_set.is_mirror_alone:
+            run = self._first_conductor.find_run_to_resume(plan_hash, self.mode)
+            return run.id if run else None
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = {name: member for name, member in member_runs.items() if member.run.ended_ms is None}
             if open_runs and self.mode is RunMode.PLANNED:
@@ -201,11 +190,12 @@ class SetConductor(ABC, Generic[AnyConductor]):
                 if open_runs or is_done:
                     return attempt
             elif open_runs and not self._are_undisturbed(open_runs.values()):
-                open_runs_text = ", ".join(f"{name} ({member.run.id})" for name, member in open_runs.items())
-                reason = (
-                    f"{attempt} has no run of each mirror of the set: resume or abort, one by one, {open_runs_text}"
-                )
-                raise Refused(self.title, [reason], reason_code="set_runs_differ")
+                holders = [
+                    HoldingRun.from_run(member.run, is_past_no_return=member.past_no_return)
+                    for member in open_runs.values()
+                ]
+                finding = Finding("set_runs_differ", attempt)
+                raise Refused(self.title, [finding, *(holder.explain() for holder in holders)])
         return None
 
     def _refuse_unknown_members(self, attempt: str, members: Iterable[MemberRun]) -> None:
@@ -217,6 +207,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
 
     def find_unbegun_attempt(self, started_by: str | None = None) -> str | None:
         """Its conductor died before all runs were begun: nothing was done."""
+        if self.mirror_set.is_mirror_alone:
+            return None
         for attempt, member_runs in self._group_by_attempt(started_by).items():
             open_runs = [member for member in member_runs.values() if member.run.ended_ms is None]
             if open_runs and member_runs.keys() < set(self.mirror_set.mirrors) and self._are_undisturbed(open_runs):
@@ -231,27 +223,26 @@ class SetConductor(ABC, Generic[AnyConductor]):
         return [run for run in newest if run is not None]
 
     def _find_superseded_runs(self, member_runs: Mapping[MirrorName, MemberRun]) -> list[str]:
-        done_runs = [(name, s.run) for name, s in member_runs.items() if s.run.state is RunState.DONE]
-        conductors = [(self._conductors[name], run) for name, run in done_runs]
+        done_runs = {name: s.run for name, s in member_runs.items() if s.run.state is RunState.DONE}
         return [
-            f"{run.plan.mirror}: run {run.id} has ended, and is not what the mirror is in any more"
-            for conductor, run in conductors
-            if not conductor.is_in_effect(read_state(conductor.link.destination), run)
+            f"{name}: run {run.id} has ended, and is not what the mirror is in any more"
+            for name, run in done_runs.items()
+            if not self._conductors[name].is_in_effect(read_state(self.get_link(name).destination), run)
         ]
 
-    def refuse_superseded(self, attempt: str, started_by: str) -> None:
+    def refuse_superseded(self, attempt: str) -> None:
         member_runs = self._read_member_runs(attempt)
         reasons = [f"{name}: no run of it" for name in self.mirror_set.mirrors if name not in member_runs]
         reasons += [
             f"{name}: {member.run.started_by} has begun run {member.run.id}"
             for name, member in member_runs.items()
-            if member.run.started_by != started_by
+            if member.run.started_by != self.started_by
         ]
         if reasons := reasons or self._find_superseded_runs(member_runs):
-            raise Refused(f"{self.KIND} {attempt} of set {self.mirror_set.name}", reasons, reason_code="run_superseded")
+            raise Refused(f"{self.title}, {attempt}", reasons, reason_code="run_superseded")
 
     def _are_undisturbed(self, member_runs: Iterable[MemberRun]) -> bool:
-        """Whether they can be aborted without a trace. Unplanned runs may have taken another run over."""
+        """Unplanned runs may have taken another run over."""
         return self.mode is RunMode.PLANNED and all(member.is_undisturbed for member in member_runs)
 
     @process_caches()
@@ -259,8 +250,10 @@ class SetConductor(ABC, Generic[AnyConductor]):
         self, plan_hash: str, *, approved_by: str | Sequence[Approval] | ApprovalPolicy, silent: Collection[str] = ()
     ) -> str:
         """Open a run per mirror; returns their common id. If one is refused, planned ones are aborted."""
-        spent = self._find_reused_approvals(approved_by) if isinstance(approved_by, ApprovalPolicy) else ()
-        if spent:
+        if self.mirror_set.is_mirror_alone:
+            name = self.mirror_set.mirrors[0]
+            return self._begin_member(name, plan_hash, approved_by, None, silent=name in silent).id
+        if isinstance(approved_by, ApprovalPolicy) and (spent := self._find_reused_approvals(approved_by)):
             raise Refused(self.title, spent, reason_code="approvals_used")
         set_plan = self.decide()
         returned_sources = self._explain_returned_sources(
@@ -270,7 +263,6 @@ class SetConductor(ABC, Generic[AnyConductor]):
             raise Refused(self.title, reasons, reason_code="set_plan_refused")
         timestamp = datetime.fromtimestamp(now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S")
         attempt = f"{self.mirror_set.name}-{timestamp}-{secrets.token_hex(2)}"
-        plans = {name: decision.plan.hash for name, decision in set_plan.decisions.items()}
         part = SetMembership(
             attempt,
             set_plan.hash,
@@ -278,8 +270,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
             self.mirror_set.mirrors,
         )
         actions = {
-            name: partial(self._begin_member, name, plan, approved_by, part, silent=name in silent)
-            for name, plan in plans.items()
+            name: partial(self._begin_member, name, decision.plan.hash, approved_by, part, silent=name in silent)
+            for name, decision in set_plan.decisions.items()
         }
         try:
             if refused := run_parallel(actions, self._print_line):
@@ -294,28 +286,44 @@ class SetConductor(ABC, Generic[AnyConductor]):
         self._print_line(f"{attempt}: {', '.join(s.run.id for s in self._read_member_runs(attempt).values())}")
         return attempt
 
+    def run_steps(self, attempt: str, steps: Sequence[str], *, agreed_by: str = "") -> dict[MirrorName, MemberRun]:
+        """Several mirrors take all undisturbed steps, or all that are left."""
+        if self.mirror_set.is_mirror_alone:
+            self._first_conductor.run_steps(attempt, steps, agreed_by=agreed_by)
+            return self._read_member_runs(attempt)
+        is_undisturbed = set(steps) <= set(list_undisturbed_steps(self.KIND, self.mode))
+        return self.prove(attempt) if is_undisturbed else self.finish(attempt, agreed_by=agreed_by)
+
     def prove(self, attempt: str) -> dict[MirrorName, MemberRun]:
         return self._run_moves(attempt, {NextAction.VERIFY})
 
     @property
     def started_by(self) -> str:
-        return self._conductors[self.mirror_set.mirrors[0]].started_by
+        return self._first_conductor.started_by
+
+    @property
+    def _first_conductor(self) -> AnyConductor:
+        return self._conductors[self.mirror_set.mirrors[0]]
 
     def format_phases(self, attempt: str) -> list[str]:
         return [f"{name}: {s.phase}" for name, s in self._read_member_runs(attempt).items()]
 
     def find_runs_after_step(self, attempt: str, step: str) -> dict[MirrorName, str]:
-        wanted_state = (step, StepState.DONE)
-        member_runs = self._read_member_runs(attempt).items()
         return {
-            name: s.run.id
-            for name, s in member_runs
-            if wanted_state in [(step_record.step, step_record.state) for step_record in s.steps]
+            name: member.run.id
+            for name, member in self._read_member_runs(attempt).items()
+            if (step, StepState.DONE) in [(record.step, record.state) for record in member.steps]
         }
 
-    def are_given_up(self, attempt: str, mirrors: Iterable[MirrorName]) -> bool:
-        member_runs = self._read_member_runs(attempt)
-        return all(member_runs[name].phase is RunPhase.GIVEN_UP for name in mirrors)
+    def refuse_unfinished(self, attempt: str) -> None:
+        """In a failback of several, a person may have given some up."""
+        members = self._read_member_runs(attempt)
+        kept = {n: m for n, m in members.items() if self.KIND is RunKind.FAILOVER or m.phase is not RunPhase.GIVEN_UP}
+        judged = {
+            name: partial(self._conductors[name].refuse_unfinished, member.run.id)
+            for name, member in (kept or members).items()
+        }
+        self._refuse_together(judged, "run_not_done")
 
     def is_undisturbed(self, attempt: str) -> bool:
         return all(member.is_undisturbed for member in self._read_member_runs(attempt).values())
@@ -329,26 +337,17 @@ class SetConductor(ABC, Generic[AnyConductor]):
         return self._finish(attempt, agreed_by, {RunPhase.DONE})
 
     def refuse_conducted(self, attempt: str, *, take_over: bool = False, quietly: bool = False) -> None:
-        open_runs, reasons = self._list_open_runs(attempt), list[str]()
-
-        def check_member(name: MirrorName, run: Run) -> None:
-            self._conductors[name].refuse_conducted(run.id, self.title, take_over=take_over, quietly=quietly)
-
-        errors = run_parallel(
-            {name: partial(check_member, name, run) for name, run in open_runs.items()}, lambda line: None
-        )
-        for name, error in errors.items():
-            if not isinstance(error, Refused):
-                raise error
-            reasons += [f"run {open_runs[name].id}: {reason}" for reason in error.reasons]
-        if reasons:
-            raise Refused(self.title, sorted(reasons), reason_code="run_conducted")
+        options: dict[str, bool] = {"take_over": take_over, "quietly": quietly}
+        checks = {
+            name: partial(self._conductors[name].refuse_conducted, run.id, f"run {run.id}", **options)
+            for name, run in self.list_open_runs(attempt).items()
+        }
+        self._refuse_together(checks, "run_conducted")
 
     def refuse_taken_over(self, attempt: str) -> None:
         """LostOwnership while another conductor may still act on one of the runs."""
-        own_starters = {name: conductor.started_by for name, conductor in self._conductors.items()}
         foreign_runs = {
-            name: run for name, run in self._list_open_runs(attempt).items() if run.conducted_by != own_starters[name]
+            name: run for name, run in self.list_open_runs(attempt).items() if run.conducted_by != self.started_by
         }
         errors = run_parallel(
             {name: partial(self._refuse_taken_over, name, run) for name, run in foreign_runs.items()}, self._print_line
@@ -361,12 +360,12 @@ class SetConductor(ABC, Generic[AnyConductor]):
         member_runs = self._read_member_runs(attempt)
         open_runs = {name: s for name, s in member_runs.items() if s.run.ended_ms is None}
         if any(s.phase in PAST_NO_RETURN_PHASES for s in member_runs.values()):
-            return [f"{name}: kept: {self.NO_RETURN_REASON}; {s.next_command}" for name, s in open_runs.items()]
+            reason = "past its point of no return" if self.mirror_set.is_mirror_alone else self.NO_RETURN_REASON
+            return [f"{name}: kept: {reason}; {s.next_command}" for name, s in open_runs.items()]
         return self._abort_members(open_runs, only_mine=only_mine)
 
     def page_path(self, attempt: str) -> Path:
-        evidence = self._conductors[self.mirror_set.mirrors[0]].services.evidence_dir
-        return evidence / f"set-{attempt}" / SET_PAGE
+        return self._first_conductor.services.evidence_dir / f"set-{attempt}" / SET_PAGE
 
     def read_statuses(self, attempt: str) -> dict[MirrorName, tuple[str, ...]]:
         """Where applications can write, and the next command. Never fails: unknown is said."""
@@ -380,8 +379,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
             state = read_state(link.destination, timeout_s=TIMEOUTS.plan_state_s)
         except MirrorError:
             return explain_unread_run(link, self.KIND)
-        run_ids = (run.id for run in state.runs.values() if (run.plan.mirror, run.set_run) == (name, attempt))
-        return read_mirror_status(link, next(run_ids, None))
+        runs = (run for run in state.runs.values() if run.plan.mirror == name)
+        return read_mirror_status(link, next((run.id for run in runs if attempt in (run.set_run, run.id)), None))
 
     # -- what differs --------------------------------------------------------------------------------------------
 
@@ -395,13 +394,13 @@ class SetConductor(ABC, Generic[AnyConductor]):
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part: SetMembership,
+        part: SetMembership | None,
         *,
         silent: bool,
-    ) -> None: ...
+    ) -> Run: ...
 
     @abstractmethod
-    def _format_given_up(self, name: MirrorName) -> str:
+    def _format_given_up(self, name: MirrorName, member: MemberRun, note: str) -> str:
         """Where applications write after an abort."""
 
     def _explain_returned_sources(self, set_plan: SetPlan, silent: Sequence[MirrorName]) -> Sequence[str]:
@@ -451,7 +450,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
             if NextAction.ABORT in due.values():
                 given_up = {name: member_runs[name] for name, move in due.items() if move is NextAction.ABORT}
                 errors = [f"{name}: {error}" for name, error in failed.items()]
-                raise self._make_error((*errors, *self._abort_members(given_up, only_mine=False)))
+                aborted = self._abort_members(given_up, only_mine=False)
+                raise self._make_error((*errors, *aborted, *self._explain_given_up(attempt)))
             if not acting:
                 break
             finishing = {name for name in acting if due[name] is NextAction.FINISH}
@@ -475,22 +475,28 @@ class SetConductor(ABC, Generic[AnyConductor]):
                 run.plan.mirror, self._print_line, lambda: conductor.run_steps(run.id, steps, agreed_by=agreed)
             )
 
-    def _list_open_runs(self, attempt: str) -> dict[MirrorName, Run]:
+    def list_open_runs(self, attempt: str) -> dict[MirrorName, Run]:
         return {name: s.run for name, s in self._read_member_runs(attempt).items() if s.run.ended_ms is None}
 
     def _refuse_taken_over(self, name: MirrorName, run: Run) -> None:
         try:
-            self._conductors[name].refuse_conducted(run.id, f"run {run.id} of set {self.mirror_set.name}")
+            self._conductors[name].refuse_conducted(run.id, f"{self.title}, run {run.id}")
         except Refused as error:
             raise LostOwnership(str(error)) from None
 
+    def _refuse_together(self, checks: Mapping[MirrorName, Callable[[], object]], reason_code: str) -> None:
+        errors, reasons = run_parallel(checks, lambda line: None), list[str]()
+        for error in errors.values():
+            if not isinstance(error, Refused):
+                raise error
+            reasons += [f"{error.summary}: {reason}" for reason in error.reasons]
+        if reasons:
+            raise Refused(self.title, sorted(reasons), reason_code=reason_code)
+
     def _find_reused_approvals(self, policy: ApprovalPolicy) -> tuple[str, ...]:
-        first_mirror = self.mirror_set.mirrors[0]
-        state = read_state(self._conductors[first_mirror].link.destination)
-        return explain_used_approvals(
-            self._list_earlier_runs(),
-            select_valid_approvals(policy, find_approvals(state, first_mirror, policy.question)),
-        )
+        link = self._first_conductor.link
+        approvals = find_approvals(read_state(link.destination), link.mirror.name, policy.question)
+        return explain_used_approvals(self._list_earlier_runs(), select_valid_approvals(policy, approvals))
 
     def _abort_members(self, member_runs: Mapping[MirrorName, MemberRun], *, only_mine: bool) -> list[str]:
         result_lines = list[str]()
@@ -506,14 +512,23 @@ class SetConductor(ABC, Generic[AnyConductor]):
             try:
                 note = self._conductors[name].abort(member.run.id, only_mine=only_mine).note
             except MirrorError as error:
+                if self.mirror_set.is_mirror_alone and not isinstance(error, LostOwnership):
+                    raise
                 result_lines.append(f"{name}: not given up: {error}")
             else:
-                result_lines.append(f"{name}: given up: {note or self._format_given_up(name)}")
+                result_lines.append(f"{name}: given up: {self._format_given_up(name, member, note)}")
         for line in result_lines:
             self._print_line(line)
         return result_lines
 
-    def _make_error(self, lines: Iterable[str]) -> SetFailed:
+    def _explain_given_up(self, attempt: str) -> Iterator[Finding]:
+        """Nothing, unless all are given up."""
+        members = self._read_reachable_runs(attempt).values()
+        if all(member.phase is RunPhase.GIVEN_UP and not member.silence for member in members):
+            kind = next(member.run.leading_kind for member in members)
+            yield Finding("set_given_up", self.mirror_set.name, attempt=attempt, run_kind=kind)
+
+    def _make_error(self, lines: Iterable[object]) -> SetFailed:
         return SetFailed(f"{self.title}: not all of it was moved:{format_items(lines)}")
 
     def _to_members(
@@ -522,7 +537,8 @@ class SetConductor(ABC, Generic[AnyConductor]):
         return [SetMember(name, member_runs[name].phase, name in failed) for name in self.mirror_set.mirrors]
 
     def _read_member_runs(self, attempt: str) -> dict[MirrorName, MemberRun]:
-        by_mirror = {name: member for name, member in self._iterate_runs() if member.run.set_run == attempt}
+        runs = self._iterate_runs()
+        by_mirror = {name: member for name, member in runs if attempt in (member.run.set_run, member.run.id)}
         self._last_seen[attempt] = {name: by_mirror[name] for name in self.mirror_set.mirrors if name in by_mirror}
         return self._last_seen[attempt]
 
@@ -579,5 +595,5 @@ class SetConductor(ABC, Generic[AnyConductor]):
         else:
             self._print_line(f"report: {page}")
             if all(s.run.ended_ms is not None for s in member_runs.values()):  # a hanging store must not delay an abort
-                first_conductor = self._conductors[self.mirror_set.mirrors[0]]
-                copy_page_or_report(first_conductor.services, first_conductor.link.config, page, self._print_line)
+                first = self._first_conductor
+                copy_page_or_report(first.services, first.link.config, page, self._print_line)

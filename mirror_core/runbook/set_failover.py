@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mirror_core.decide.approval_rules import ApprovalPolicy, explain_source_answers_again
+from mirror_core.decide.approval_rules import ApprovalPolicy, count_failed, explain_source_answers_again
 from mirror_core.decide.drills import is_drill_mirror
 from mirror_core.decide.failover_plan import PlanDecision
-from mirror_core.decide.set_schedule import RunPhase, select_mirrors_from
-from mirror_core.decide.source_probe import format_waiting_run
+from mirror_core.decide.set_schedule import RunPhase, SetPlan, select_mirrors_from
+from mirror_core.decide.source_probe import format_planned_failover_hint, format_waiting_run
 from mirror_core.decide.write_access import OperatorAction
 from mirror_core.kafka.config import Config
 from mirror_core.model.config_sections import MirrorSet, format_source_set
 from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
-from mirror_core.model.run import Approval, RunKind, RunMode
+from mirror_core.model.run import Approval, Run, RunKind, RunMode
 from mirror_core.model.text import format_items
 from mirror_core.runbook.conductor import SetMembership
 from mirror_core.runbook.failover_conductor import Failover
 from mirror_core.runbook.run_outcome import find_recorded_access
-from mirror_core.runbook.set_conductor import MemberRun, SetConductor, SetPlan
+from mirror_core.runbook.set_conductor import MemberRun, SetConductor
 from mirror_core.state.mirror_link import read_states
 from mirror_core.state.record_encoding import parse_mirror_name
 
@@ -86,14 +86,16 @@ class SetFailover(SetConductor[Failover]):
         name: MirrorName,
         plan_hash: str,
         approved_by: str | Sequence[Approval] | ApprovalPolicy,
-        part: SetMembership,
+        part: SetMembership | None,
         *,
         silent: bool,
-    ) -> None:
-        self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=part, silent=silent)
+    ) -> Run:
+        return self._conductors[name].begin(plan_hash, self.mode, approved_by=approved_by, part_of=part, silent=silent)
 
-    def _format_given_up(self, name: MirrorName) -> str:
-        return "applications may write on the source"
+    def _format_given_up(self, name: MirrorName, member: MemberRun, note: str) -> str:
+        outcome = note or "applications may write on the source"
+        hint = format_planned_failover_hint(self.get_link(name).source.name)
+        return f"{outcome}. {hint}" if member.awaits_confirmation else outcome
 
     def _explain_returned_sources(self, set_plan: SetPlan, silent: Sequence[MirrorName]) -> Sequence[str]:
         return [
@@ -105,13 +107,12 @@ class SetFailover(SetConductor[Failover]):
                 was_silent=True,
                 has_answered=name not in set_plan.silent,
                 has_answered_fully=set_plan.decisions[name].source_seen,
+                failed=count_failed(set_plan.decisions[name].plan.warnings),
             )
         ]
 
     def _explain_kept(self, name: MirrorName, member: MemberRun) -> str:
-        """Kept with a silent source if it is fenced or awaits confirmation: a new run would not know what was drained,
-        and would not ask for confirmation.
-        """
+        """Kept with a silent source if fenced or awaiting confirmation: a new run would not know what was drained."""
         conductor = self._conductors[name]
         is_stopped = self.mode is RunMode.PLANNED and member.phase in (RunPhase.APPLICATIONS_STOPPED, RunPhase.READY)
         if not (member.awaits_confirmation or is_stopped) or conductor.can_reach_source():

@@ -1,4 +1,4 @@
-"""Snapshots both clusters for a plan, within seconds, even if one is dead or hangs."""
+"""Snapshots both clusters for a plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from mirror_core.copy.log_inspection import find_foreign_writes
 from mirror_core.decide.acl_plan import (
     STAGED_PURPOSES,
     ScramUsers,
     find_unbacked_grants,
     find_unknown_scram_users,
-    is_carried_acl,
     plan_promotion_grants,
     predict_synced_ledger,
 )
@@ -29,8 +29,8 @@ from mirror_core.decide.clock_skew import (
 from mirror_core.decide.drills import forecast_standstill
 from mirror_core.decide.fence_limits import warn_stray_denials
 from mirror_core.decide.filters import (
+    build_acl_filter,
     build_group_filter,
-    build_principal_filter,
     build_promotion_filter,
     build_topic_filter,
 )
@@ -75,8 +75,8 @@ from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
 from mirror_core.rights.acl_rules import SortedNames, can_change_topic
 from mirror_core.rights.required_acls import ClusterRole, LackingRight, find_other_writers
 from mirror_core.runbook.hook_calls import warn_unusable_fence_commands, warn_unusable_hooks
-from mirror_core.runbook.quiescence import find_foreign_writes
 from mirror_core.state.mirror_link import MirrorLink, read_other_states
+from mirror_core.state.point_of_no_return import find_holding_run
 from mirror_core.state.state_records import STATE_TOPIC as STATE
 from mirror_core.state.state_records import State
 from mirror_core.state.watcher_heartbeat import find_watcher_status
@@ -176,8 +176,7 @@ def take_snapshot(
     """Never raises: a failed or late cluster becomes `UnseenCluster`.
 
     `offsets`: committed group offsets, for figures only. `fences`: check whether a planned fence would shut readers
-    out. `conductor`: for the forecast. Destination groups need every broker, so they are read apart: one that hangs
-    must not hide the rest.
+    out. `conductor`: for the forecast. Destination groups are read apart: they need every broker, and one may hang.
     """
     began = time.monotonic()
     mirror = state.mirrors.get(link.mirror.name, link.mirror)
@@ -206,7 +205,7 @@ def take_snapshot(
     )
     topics = {p.topic for p in statuses}
     rights_queries = [
-        Query(partial(list_lacking_rights, side, role, topics))
+        Query(partial(list_lacking_rights, side, (role,), topics))
         for side, role in ((link.source, ClusterRole.SOURCE), (link.destination, ClusterRole.DESTINATION))
         if offsets and (mode is RunMode.PLANNED or role is ClusterRole.DESTINATION)
     ]
@@ -233,7 +232,6 @@ def take_snapshot(
     owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
-    active_run = state.active_run(mirror.name)
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
     source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}
     matching = (
@@ -247,7 +245,7 @@ def take_snapshot(
         source=source_view,
         destination=destination_view,
         lease=lease,
-        active_run=active_run.id if active_run else None,
+        active_run=find_holding_run(state, mirror.name),
         pending_fence=state.pending_fences.get(mirror.name),
         watcher_alarms=find_watcher_status(state, mirror.name, clocks_ahead_ms.get(mirror.destination)).alarms,
         grants=rights.bound,
@@ -312,7 +310,7 @@ def _list_closed_topics(state: State, mirror: Mirror, leaving_topics: Collection
 
 @dataclass(slots=True)
 class Query(Generic[T]):
-    """A request in its own thread, abandoned if it hangs: a plan must not wait for a dead cluster.
+    """A request in its own thread, abandoned if it hangs.
 
     Our own defects are reported, and hide the cluster like silence.
     """
@@ -399,7 +397,7 @@ class _PromotionRights(NamedTuple):
     given: tuple[Acl, ...] | None
     unbacked: tuple[Acl, ...]
     excluded: tuple[str, ...]
-    """Principals that may change the topics on the source, and whose rights the mirror does not sync."""
+    """Principals with rights to change the topics on the source that the mirror does not sync."""
 
 
 def compute_promotion_rights(
@@ -410,19 +408,19 @@ def compute_promotion_rights(
     destination: DestinationSnapshot | UnseenCluster,
 ) -> _PromotionRights:
     mirror, own_principal_names = link.mirror, list_own_principals(link)
-    principal_filter = build_principal_filter(mirror)
     entries = (e for e in state.ledger_entries(mirror.name) if e.cluster == mirror.destination)
-    promotion_filter = build_promotion_filter(mirror)
-    ledger = tuple(e for e in entries if is_carried_acl(e.acl, promotion_filter))
+    topics, groups = {p.topic for p in state.partitions.get(mirror.name, {})}, state.group_offsets.get(mirror.name, {})
+    acl_filter = build_acl_filter(mirror, topics, groups)
+    promotion_filter = build_promotion_filter(mirror, topics, groups)
+    ledger = tuple(e for e in entries if e.acl in promotion_filter)
     all_grants = source.grants if isinstance(source, SourceSnapshot) else ()
-    carried_grants = tuple(acl for acl in all_grants if is_carried_acl(acl, principal_filter))
+    carried_grants = tuple(acl for acl in all_grants if acl in acl_filter)
     source_acls = carried_grants if isinstance(source, SourceSnapshot) and source.authorizer else None
     bound_acls = [e.acl for e in ledger if e.purpose in STAGED_PURPOSES]
     if mode is RunMode.PLANNED and isinstance(source, SourceSnapshot):
         bound_acls = list(carried_grants)
     if mode is RunMode.PLANNED and source_acls is not None:
         ledger = predict_synced_ledger(ledger, mirror, source_acls)
-    topics = {p.topic for p in state.partitions.get(mirror.name, {})}
     granted = None
     if isinstance(destination, DestinationSnapshot) and destination.authorizer:
         existing_topics = list_copied_topics(state).union(destination.topic_names)
@@ -431,7 +429,7 @@ def compute_promotion_rights(
         bound=tuple(sorted(map(str, bound_acls))),
         given=granted,
         unbacked=() if source_acls is None else find_unbacked_grants(ledger, topics, source_acls),
-        excluded=tuple(sorted({acl.principal for acl in all_grants if not is_carried_acl(acl, principal_filter)})),
+        excluded=tuple(sorted({acl.principal for acl in all_grants if acl not in acl_filter})),
     )
 
 
@@ -479,10 +477,12 @@ def _snapshot_source(
         with local_processing():
             destination.await_event(positions_read, TIMEOUTS.plan_cluster_idle_s / 2)
         ends = list_offsets_confirmed(client, present, OffsetPoint.STABLE_END, within_s=TIMEOUTS.new_leader_s)
+        starts = list_available_offsets(client, ends.offsets, OffsetPoint.START)
         return SourceSnapshot(
             cluster_id=metadata.cluster_id,
             topics=topics,
             stable_ends=ends.offsets,
+            log_starts=starts.offsets,
             authorizer=not isinstance(acls, AuthorizerOff),
             transactions=tuple(t.id for t in transactions),
             groups=groups.ids,
@@ -499,7 +499,7 @@ def _snapshot_source(
                     find_stray_denials_on(link, state, mirror.source, source_acls), mirror, mirror.source
                 )
             ),
-            fence_side_effects=explain_fence_shut_out(client, acls, topics, mirror.name) if fences else "",
+            fence_side_effects=explain_fence_shut_out(client, acls, topics, mirror.name) if fences else None,
         )
 
 
@@ -508,24 +508,29 @@ def _snapshot_destination(
 ) -> DestinationSnapshot:
     topic = get_heartbeat_topic(link.mirror.name)
     heartbeats = Query(lambda: read_newest_heartbeats(link.destination, topic, timeout_s=TIMEOUTS.plan_heartbeats_s))
-    recorded_topics = {p.topic for p in state.partitions.get(link.mirror.name, {})}
+    statuses = state.partitions.get(link.mirror.name, {})
+    recorded_topics = {p.topic for p in statuses}
     groups = Query(lambda: observe_cluster_groups(link.destination, link.mirror, recorded_topics)) if offsets else None
     deadline = time.monotonic() + TIMEOUTS.plan_cluster_idle_s - 0.5
     try:
         with ClusterClient(link.destination, timeout_s=TIMEOUTS.plan_response_s) as client:
             metadata = client.metadata()
-            created_topics = {
-                p.topic for p in select_created(state.partitions.get(link.mirror.name, {}))
-            }  # never copied: not missing
+            created_topics = {p.topic for p in select_created(statuses)}  # never copied: not missing
             hidden = _find_hidden_topics(client, created_topics - metadata.topics.keys())
-            recorded = sorted(state.partitions.get(link.mirror.name, {}))
             topics = _to_topics({t: v for t, v in metadata.topics.items() if t in recorded_topics})
-            present = [p for p in recorded if p.topic in topics and p.index < topics[p.topic].partitions]
+            present = [p for p in sorted(statuses) if p.topic in topics and p.index < topics[p.topic].partitions]
             positions = list_available_offsets(client, present, OffsetPoint.LOG_END, within_s=TIMEOUTS.new_leader_s)
             positions_read.set()
+            starts = list_available_offsets(client, positions.offsets, OffsetPoint.START)
             acls = describe_acls(client)
             rights = list_promotion_warnings(link, state, acls, metadata.topics)
-            foreign_starts = find_foreign_writes(link, state, client, positions.offsets)
+            foreign_starts = find_foreign_writes(
+                client,
+                state.mirrors.get(link.mirror.name, link.mirror),
+                state.partitions.get(link.mirror.name, {}),
+                state.source_observations.get(link.mirror.name),
+                positions.offsets,
+            )
             heartbeat_reply = heartbeats.await_result(deadline)
             group_reply = groups.await_while_progressing(deadline) if groups else ObservedGroups()
             observed = ObservedGroups() if isinstance(group_reply, UnseenCluster) else group_reply
@@ -533,6 +538,7 @@ def _snapshot_destination(
                 cluster_id=metadata.cluster_id,
                 topics=topics,
                 positions=positions.offsets,
+                log_starts=starts.offsets,
                 authorizer=not isinstance(acls, AuthorizerOff),
                 foreign_starts=foreign_starts,
                 grant_warnings=rights,

@@ -69,6 +69,8 @@ class SettleResult:
     """Where somebody else has written the ends of these logs."""
     doubtful_ends: PartitionOffsets = NO_OFFSETS
     """Log ends of which it is not known who wrote them."""
+    log_starts: PartitionOffsets = NO_OFFSETS
+    """Below which these logs have been deleted, and the source's were not when it was last seen."""
 
     def left_behind(self) -> dict[Partition, LeftBehindPartition]:
         return _index_by_partition(self.left_partitions)
@@ -146,6 +148,10 @@ class SalvageResult:
     VERSION: ClassVar[int] = 1
     ends: PartitionOffsets
     parts: int = 1
+    later_folders: tuple[str, ...] = ()
+    """What step align has saved."""
+    grown_records: int = 0
+    """Records in them that the first salvage had not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +164,7 @@ class RecreatedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecreatedTopics:
-    """Recorded before the first one is deleted."""
+    """Recorded before the first is deleted."""
 
     VERSION: ClassVar[int] = 1
     topics: tuple[RecreatedTopic, ...]

@@ -28,6 +28,7 @@ from mirror_core.model.hooks import (
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, get_base_name
 from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook.hook_calls import await_health, build_request, send_request
 from mirror_core.runbook.snapshot_reader import Query
@@ -176,7 +177,7 @@ def _format_evidence(
     for cluster, reply in announced.items():
         yield f"announced on {cluster}", _format_announcement(active, reply)
     for call in calls:
-        times = f"called {call.tries} time(s) in {call.seconds:.1f} s"
+        times = f"called {format_count(call.tries, 'time')} in {call.seconds:.1f} s"
         yield f"hook {call.hook}", f"failed, {times}: {call.problem}" if call.problem else f"done, {times}"
     failed = [call.hook for call in calls if call.problem]
     yield FigureKey.FAILED_HOOKS, limit_names(failed)

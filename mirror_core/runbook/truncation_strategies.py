@@ -234,9 +234,9 @@ def truncate_by_replica(
 
 
 def _find_too_long(old: ClusterClient, points: Mapping[Partition, Offset]) -> dict[Partition, Offset]:
-    """Points of logs that exceed them, or that a replica leads which went on too far before it was elected.
+    """Also where the leading replica passed the point before its election.
 
-    Its log may end within a transaction that nobody ends, as it lacks the marker: it must be cut before that one.
+    Such a log may end within a transaction that never gets its marker, and must be cut before it.
     """
     ends = list_offsets(old, points, OffsetPoint.LOG_END)
     too_long = {p: truncation_point for p, truncation_point in points.items() if ends[p] > truncation_point}
@@ -345,7 +345,7 @@ def _format_last_way(old: ClusterClient, partitions: Iterable[Partition]) -> str
 
 
 def _get_hold_times(strategy: FailbackStrategy) -> tuple[float, float]:
-    """In s: how long a parked replica must stay below its point, and how long at least."""
+    """Seconds that a parked replica must stay below its point: usually, and at least."""
     if strategy is FailbackStrategy.HANDOVER:
         return HANDOVER_WAIT_S, MIN_HANDOVER_S
     return OPERATOR_WAIT_S, min(OPERATOR_WAIT_S, MIN_OPERATOR_S)
@@ -419,7 +419,7 @@ def _throttle_replicas(
 
 
 def _remove_throttles(context: StepContext, old: ClusterClient) -> list[int]:
-    """Returns brokers that are away: only they can change their settings. They keep a rate that slows nothing."""
+    """Returns brokers that are away. They keep a rate that slows nothing."""
     throttle_record = context.journal.load_checkpoint("align", ReplicaThrottle)
     if throttle_record is None:
         return []
@@ -465,9 +465,10 @@ def _park_replicas(
     marks: Mapping[Partition, _ParkingMarks],
     strategy: FailbackStrategy,
 ) -> float:
-    """Returns the seconds left. Advances fetch by fetch until no replica ends in a transaction.
+    """Returns the seconds left.
 
-    A fetch every ten seconds: at a higher rate a slow machine would step over the places between transactions.
+    Advances until no replica ends in a transaction, by a fetch every ten seconds: at a higher rate a slow machine would
+    step over the places between transactions.
     """
     left_s, shortened_s = _get_hold_times(strategy)
     set_throttle_rate(old, follower, "1")
@@ -552,7 +553,6 @@ def _are_logs_readable(old: ClusterClient, points: Mapping[Partition, Offset]) -
 
 
 def _are_replicas_short(old: ClusterClient, points: Mapping[Partition, Offset]) -> bool:
-    """Brokers that have left the cluster do not count."""
     current, brokers = list_placements(old, points), old.brokers()
     if any(node not in brokers for p in points for node in current[p].in_sync):
         return False

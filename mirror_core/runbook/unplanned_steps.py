@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from mirror_core.copy.log_inspection import find_foreign_writes
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, compute_writer_ahead_ms, to_broker_clock_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
+from mirror_core.decide.deletion_hold import EarlyDeletion, find_early_deletions, format_early_deletions
 from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
 from mirror_core.decide.loss_bound import (
@@ -16,12 +18,11 @@ from mirror_core.decide.loss_bound import (
     find_agreed_ends,
     find_lowest_ends,
     find_uncopied,
-    format_foreign_starts,
     list_transaction_figures,
     list_uncopied_figures,
 )
 from mirror_core.decide.mirror_change import apply_current_filters, list_leaving_topics
-from mirror_core.decide.mirror_snapshot import join_limited
+from mirror_core.decide.mirror_snapshot import format_foreign_starts, join_limited
 from mirror_core.decide.quiescence_check import format_unreplicated_remedies, has_confirmed_all
 from mirror_core.decide.set_schedule import find_next_mirror, parse_set_name
 from mirror_core.decide.source_probe import format_ways_on_unfenced, needs_confirmation
@@ -54,7 +55,7 @@ from mirror_core.runbook.fence_recheck import (
     refuse_uncopied_records,
 )
 from mirror_core.runbook.promotion_steps import PromotionSteps, count_actions
-from mirror_core.runbook.quiescence import QUIESCENCE_LIMIT_S, find_foreign_writes, wait_for_quiescence
+from mirror_core.runbook.quiescence import QUIESCENCE_LIMIT_S, wait_for_quiescence
 from mirror_core.runbook.run_services import retry_on_lease_loss
 from mirror_core.runbook.step_records import (
     ComparedBeforeLoss,
@@ -66,7 +67,7 @@ from mirror_core.runbook.step_records import (
 )
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
-from mirror_core.state.state_records import StateRecord, Tombstone
+from mirror_core.state.state_records import PartitionRecord, StateRecord, Tombstone
 from mirror_core.sync.failover_offsets import clamp_groups, to_resume_offsets
 from mirror_core.sync.fence_acls import build_denials, to_fence_entries
 from mirror_core.sync.offset_commits import deny_offset_commits
@@ -85,8 +86,8 @@ class UnplannedSteps(PromotionSteps):
     def settle(self) -> StepEvidence:
         """No mirror task writes; logs are stable and on all in-sync replicas.
 
-        The copier appends whole batches of committed records, markers or hidden records. So wherever it stopped, the
-        log is whole. A half-filled gap ends where it ended.
+        Copying appends whole batches only, so logs are whole wherever it stopped. A half-filled gap ends where filling
+        ended.
         """
         return retry_on_lease_loss(self, "settle", self._settle)
 
@@ -108,13 +109,18 @@ class UnplannedSteps(PromotionSteps):
             late_commits = deny_offset_commits(self.link.mirror, self.writer, destination)
             settle_result = self._wait_for_stable_logs(destination)
             positions = settle_result.positions.to_mapping()
-            writes = find_foreign_writes(self.link, self.writer.state, destination, positions)
+            writes = find_foreign_writes(
+                destination, state.mirrors[self.link.mirror.name], self.statuses(), self._read_observation(), positions
+            )
             foreign_starts = find_lowest_ends(writes)
             doubtful_ends = {p: positions[p] for p in writes.keys() - foreign_starts.keys()}
+            log_starts = list_known_offsets(destination, self.statuses(), OffsetPoint.START)
+        early_deletions = find_early_deletions(self.statuses().values(), log_starts)
         settle_result = replace(
             settle_result,
             foreign_starts=PartitionOffsets.from_mapping(foreign_starts),
             doubtful_ends=PartitionOffsets.from_mapping(doubtful_ends),
+            log_starts=PartitionOffsets.from_mapping({p: deletion.next for p, deletion in early_deletions.items()}),
         )
         left_behind = settle_result.left_behind()
         offline_partitions = sorted(set(self.scope.drained) - positions.keys() - left_behind.keys())
@@ -127,13 +133,13 @@ class UnplannedSteps(PromotionSteps):
             **({"copiers_in_doubt": str(fenced_tasks.uncertainty)} if fenced_tasks.uncertainty else {}),
             "late_commits": late_commits,
             **({"written_by_others": format_foreign_starts(foreign_starts)} if foreign_starts else {}),
+            **({"deleted_early": format_early_deletions(early_deletions)} if early_deletions else {}),
             **({"writers_unknown": join_limited(sorted(doubtful_ends))} if doubtful_ends else {}),
             **({"left_the_mirror": self._format_left_topics()} if self._list_left_topics() else {}),
             "settled_ms": round((time.monotonic() - started_s) * 1000),
         }
 
     def _list_left_topics(self) -> list[str]:
-        """Also by an earlier attempt of `settle`."""
         departures = self.writer.state.departures.get(self.link.mirror.name, {}).values()
         return sorted(d.topic for d in departures if d.access is TopicAccess.CLOSED or not d.is_done)
 
@@ -201,7 +207,9 @@ class UnplannedSteps(PromotionSteps):
         state, name = self.writer.state, self.link.mirror.name
         groups = self.link.config.consistency_groups(name)
         observation, statuses = self._read_observation(), self.statuses()
-        foreign_starts = find_lowest_ends(self.foreign_starts)
+        foreign_starts, early_deletions = find_lowest_ends(self.foreign_starts), self._early_deletions
+        cut_copies = (replace(statuses[p], deleted_until=deletion.next) for p, deletion in early_deletions.items())
+        self.writer.put(*(PartitionRecord(name, status) for status in cut_copies))
         ahead_ms = measure_clock_ahead_ms(self.link.destination, timeout_s=CLOCK_TIMEOUT_S)
         observed = observation.at_ms if observation else None, state.find_append_time_ms(observation)
         observer_now_ms = to_broker_clock_ms(now_ms(), ahead_ms) + compute_writer_ahead_ms(*observed)
@@ -209,7 +217,15 @@ class UnplannedSteps(PromotionSteps):
             **evidence,
             **dict(
                 list_uncopied_figures(
-                    compute_loss(statuses, observation, ends, (), now_ms=observer_now_ms, foreign_starts=foreign_starts)
+                    compute_loss(
+                        statuses,
+                        observation,
+                        ends,
+                        (),
+                        now_ms=observer_now_ms,
+                        foreign_starts=foreign_starts,
+                        early_deletions=early_deletions,
+                    )
                 )
             ),
             **dict(
@@ -219,7 +235,9 @@ class UnplannedSteps(PromotionSteps):
                         statuses,
                         observation,
                         ends,
-                        find_uncopied(statuses, observation, foreign_starts=foreign_starts),
+                        find_uncopied(
+                            statuses, observation, foreign_starts=foreign_starts, early_deletions=early_deletions
+                        ),
                     ),
                     compute_observer_ahead_ms(*observed),
                 )
@@ -253,12 +271,15 @@ class UnplannedSteps(PromotionSteps):
         )
 
     def final_offsets(self) -> StepEvidence:
+        observation = self._read_observation()
+        reported_ends = dict(observation.get_reported_ends()) if observation else {}
         rows = clamp_groups(
             self.link,
             self.scope.topic_names,
             {p: left_partition.high_watermark for p, left_partition in self.left_behind.items()},
             self.writer.state.group_offsets.get(self.link.mirror.name, {}).values(),
-            find_lowest_ends(find_agreed_ends(self.statuses(), self._read_observation()), self.foreign_starts),
+            find_lowest_ends(find_agreed_ends(self.statuses(), observation), self.foreign_starts),
+            {p: Offset(reported_ends.get(p, 0)) for p, start in self.foreign_starts.items() if start is None},
         )
         self.journal.save_checkpoint("promote", GroupResumeOffsets.from_groups(to_resume_offsets(rows)))
         return {**count_actions(rows), **self.format_groups_left(rows)}
@@ -276,6 +297,11 @@ class UnplannedSteps(PromotionSteps):
         settle_result = read_output(self.journal, "settle", SettleResult)
         return {**dict.fromkeys(settle_result.doubtful_ends.to_mapping()), **settle_result.foreign_starts.to_mapping()}
 
+    @property
+    def _early_deletions(self) -> dict[Partition, EarlyDeletion]:
+        log_starts = read_output(self.journal, "settle", SettleResult).log_starts.to_mapping()
+        return find_early_deletions(self.statuses().values(), log_starts)
+
     def _read_observation(self) -> SourceObservation | None:
         state, name = self.writer.state, self.link.mirror.name
         return apply_current_filters(state.mirrors[name], self.statuses(), state.source_observations.get(name))
@@ -287,7 +313,8 @@ class UnplannedSteps(PromotionSteps):
         state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
         observation = self._read_observation()
         count, known_by = count_lost_unplanned(state.pending_fences.get(name), statuses)
-        count, known_by = add_uncopied(count, known_by, find_uncopied(statuses, observation))
+        uncopied = find_uncopied(statuses, observation, early_deletions=self._early_deletions)
+        count, known_by = add_uncopied(count, known_by, uncopied)
         if left_behind := self.left_behind:
             known_by += (
                 f"; of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same: left"
@@ -302,9 +329,9 @@ class UnplannedSteps(PromotionSteps):
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or an applied fence was lifted.
 
-        A silent source, or one that cannot be fenced, delays nobody, unless the promotion had begun before: that one
-        may be resumed days later. A source that answers after it was given up, or had time to accept writes, is fenced
-        first. Its uncopied records are left behind only after confirmation; so is such a source that cannot be fenced.
+        A silent source, or one that cannot be fenced, delays nobody, unless a promotion is resumed, perhaps days later.
+        A source that answers after it was given up, or had time to accept writes, is fenced first. Its uncopied records
+        are left behind only after confirmation; so is such a source that cannot be fenced.
         """
         self.check_approval("promotion", source_needed=False)
         topic_names, source_name, run_id = self.scope.topic_names, self.link.source.name, self.journal.run_id
@@ -399,9 +426,9 @@ class UnplannedSteps(PromotionSteps):
         return self.writer.state.pending_fences[self.link.mirror.name]
 
     def _wait_for_stable_logs(self, client: ClusterClient) -> SettleResult:
-        """Log ends of healthy partitions with leaders.
+        """Skips FAILED partitions, promoted as they are.
 
-        FAILED partitions are promoted as they are. Under-replicated ones are left behind only after confirmation.
+        Under-replicated ones are left behind only after confirmation.
         """
         confirmation = self.journal.load_checkpoint("settle", UnderReplicatedLogs)
         reported = confirmation.to_reported() if confirmation is not None and confirmation.left_behind else None
@@ -426,12 +453,12 @@ class UnplannedSteps(PromotionSteps):
             # Name all of them: a confirmation covers only these.
             unlisted = [str(p) for p in list(quiescence.held_up)[MAX_LISTED_BROKERS:]]
             unlisted_lines = [f"and {len(unlisted)} more partitions: {', '.join(unlisted)}"] if unlisted else []
-            ways = format_unreplicated_remedies(
+            remedies = format_unreplicated_remedies(
                 name, self.link.destination.control["bootstrap.servers"], self.link.mirror.name, quiescence.held_up
             )
             raise Refused(
                 f"run {run}: too few replicas on {name} are in sync",
-                [*listed[:MAX_LISTED_BROKERS], *unlisted_lines, *ways],
+                [*listed[:MAX_LISTED_BROKERS], *unlisted_lines, *remedies],
                 reason_code="replicas_too_few",
             )
         return SettleResult(

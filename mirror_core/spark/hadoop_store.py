@@ -87,12 +87,12 @@ class HadoopFolder:
         with self._report_read_errors(under):
             if not self._file_system.exists(self._make_path(under)):
                 return []
-            found, files = [], self._file_system.listFiles(self._make_path(under), True)
+            names, files = [], self._file_system.listFiles(self._make_path(under), True)
             while files.hasNext():
                 path = files.next().getPath()
                 if not path.getName().startswith(_HIDDEN_PREFIXES):
-                    found.append(str(path.toString()).removeprefix(f"{self._root}/"))
-            return sorted(found)
+                    names.append(str(path.toString()).removeprefix(f"{self._root}/"))
+            return sorted(names)
 
     def _rename(self, temporary_name: str, name: str) -> None:
         """Atomic where the file system can do that. Files of object stores appear when they are closed."""

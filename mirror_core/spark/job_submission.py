@@ -23,15 +23,11 @@ from mirror_core.spark.copy_executor import TaskFunction, run_task
 from mirror_core.spark.executor_tasks import PAYLOAD_COLUMN, to_row
 from mirror_core.spark.session import parse_local_master
 
-SLOT_TIMEOUT_S: Final = 60.0
-"""YARN and Kubernetes need half a minute to start executors."""
-SETTLE_S: Final = 3.0
-"""Executors of a standalone cluster register within a second of each other."""
-MAX_SLOTS: Final = 1_000
-"""A thread of the driver waits for each."""
+SLOT_TIMEOUT_S: Final = 60.0  # YARN and Kubernetes need half a minute to start executors
+SETTLE_S: Final = 3.0  # executors of a standalone cluster register within a second of each other
+MAX_SLOTS: Final = 1_000  # a thread of the driver waits for each
 _POLL_S: Final = 0.1
-_TAG_CHARACTERS: Final = 12
-"""They tell the plans of a day apart."""
+_TAG_CHARACTERS: Final = 12  # they tell the plans of a day apart
 _GROUP_PROPERTIES: Final = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
@@ -190,7 +186,7 @@ def create_payload_frame(spark: SparkSession, payloads: Sequence[bytes]) -> Data
 def run_each(
     context: SparkContext, job_name: str, work: TaskFunction, payloads: Sequence[bytes], at_once: int, group: str = ""
 ) -> list[bytes | PySparkException | Py4JError | OSError]:
-    """A job for each payload, `at_once` at most: one whose worker dies costs no other its result.
+    """A job for each payload, `at_once` at most.
 
     Raises Spark's error when no job succeeded, and NoTaskSlot.
     """

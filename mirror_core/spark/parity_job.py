@@ -20,7 +20,7 @@ from mirror_core.model.names import ClusterIdentity
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.parity import certificate_check
 from mirror_core.parity.certificate_check import CertificateTask
-from mirror_core.parity.check import OnParityProgress, check_parity, divide_throttle
+from mirror_core.parity.check import OnParityProgress, check_parity
 from mirror_core.parity.compare import CompareTask, to_unread_rows
 from mirror_core.spark.copy_executor import TaskFunction
 from mirror_core.spark.executor_tasks import parse_parity_rows, run_certified_task, run_compare_task
@@ -106,11 +106,12 @@ class SparkParity:
             output,
             run=partial(self._run, slots),  # more at once, on late executors, would exceed the throttle
             tasks=slots * TASKS_PER_SLOT,
+            at_once=slots,
             level=self._level,
             chunk=self._chunk,
             demands=self._demands,
             on_progress=on_progress,
-            throttle=divide_throttle(self._throttle, slots),
+            throttle=self._throttle,
             values=self._values,
             opened_by_tasks=self._opened_by_tasks,
         )

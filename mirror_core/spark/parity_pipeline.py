@@ -80,8 +80,8 @@ def write_rows(
     compared = list_missing_spans(spark, plan, table)
     if compared:
         _write_waves(spark, plan, pack_spans(compared), table, report_line)
-    if left := list_missing_spans(spark, plan, table):
-        _write_waves(spark, plan, [(span,) for span in left], table, report_line)
+    if missing := list_missing_spans(spark, plan, table):
+        _write_waves(spark, plan, [(span,) for span in missing], table, report_line)
     return compared
 
 
@@ -169,7 +169,6 @@ def _append(rows: DataFrame, table: str, folder: str) -> None:
 
 
 def _create_table(spark: SparkSession, name: str) -> None:
-    """In the catalog's own format."""
     try:
         if not spark.catalog.tableExists(name):
             rows = spark.createDataFrame([], PARITY_ROWS.ddl)

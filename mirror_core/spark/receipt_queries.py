@@ -1,4 +1,4 @@
-"""Receipts as a table, and SQL over its view `receipts`. Queries believe each file of the folder."""
+"""Receipts as a table, and SQL over its view `receipts`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from mirror_core.evidence.file_store import is_url
+from mirror_core.evidence.receipt_files import format_mirror_folder
+from mirror_core.evidence.receipt_index import CheckedReceipts, check_receipts
 from mirror_core.evidence.table_schemas import RECEIPTS
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal, load_config
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offset_points
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.parity.certificate_check import heads_of
+from mirror_core.state.mirror_link import find_mirror_link
 
+_MAX_CHECKS: Final = 3
 ENDS_DDL: Final = "topic string, partition int, destination_topic_id string, log_start bigint, log_end bigint"
 HOLES_AND_OVERLAPS: Final = """
 with told as (
@@ -86,21 +93,53 @@ QUERIES: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def create_receipts_view(spark: SparkSession, location: str) -> DataFrame:
-    """View `receipts` of the folder that `replicate` was given."""
-    url = location if is_url(location) else Path(location.removeprefix("file://")).absolute().as_uri()
-    receipts = spark.read.schema(RECEIPTS.ddl).parquet(url)
+    """View `receipts` of the folder that `replicate` was given. Trusts each file."""
+    receipts = spark.read.schema(RECEIPTS.ddl).parquet(_format_url(location))
     receipts.createOrReplaceTempView("receipts")
     return receipts
+
+
+def create_checked_receipts_view(spark: SparkSession, location: str, config: Path, mirror: str) -> CheckedReceipts:
+    """View `receipts` of one mirror, without altered and foreign files. For the control principal."""
+    link, _ = find_mirror_link(load_config(config), mirror)
+    folder = f"{_format_url(location)}/{format_mirror_folder(link.mirror.name)}"
+    for _ in range(_MAX_CHECKS):  # files, then heads: a file that is there has one. Not so beside a compaction
+        hashes = _hash_files(spark, folder)
+        checked = check_receipts(heads_of(link), hashes)
+        if checked.is_sound:
+            break
+    reader = spark.read.schema(RECEIPTS.ddl).option("basePath", _format_url(location))
+    paths = [f"{folder}/{path}" for path in checked.readable]
+    receipts = reader.parquet(*paths) if paths else spark.createDataFrame([], RECEIPTS.ddl)
+    receipts.createOrReplaceTempView("receipts")
+    return checked
+
+
+def _hash_files(spark: SparkSession, folder: str) -> dict[str, str]:
+    reader = spark.read.format("binaryFile").option("recursiveFileLookup", True).option("pathGlobFilter", "*.parquet")
+    try:
+        rows = reader.load(folder).select("path", F.sha2("content", 256)).collect()
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" not in str(error):
+            raise
+        return {}
+    return {"/".join(path.split("/")[-2:]): sha256 for path, sha256 in rows}
+
+
+def _format_url(location: str) -> str:
+    if is_url(location):
+        return location.rstrip("/")
+    return Path(location.removeprefix("file://")).absolute().as_uri()
 
 
 def create_ends_view(spark: SparkSession, config: Path, destination: ClusterName, topics: list[str]) -> DataFrame:
     """View `ends`: where the copy's logs start and end now, as the data principal sees them."""
     cluster = load_config(config, only_principal=Principal.DATA).cluster(destination)
     with ClusterClient(cluster, Principal.DATA) as client:
-        found = find_existing_topics(client, topics)
-        partitions = [Partition(topic, index) for topic in found for index in found[topic].partitions]
+        metadata = find_existing_topics(client, topics)
+        partitions = [Partition(topic, index) for topic in metadata for index in metadata[topic].partitions]
         starts, ends = list_offset_points(client, partitions, [OffsetPoint.START, OffsetPoint.LOG_END]).values()
-    rows = [(p.topic, p.index, found[p.topic].id, int(starts[p]), int(ends[p])) for p in sorted(partitions)]
+    rows = [(p.topic, p.index, metadata[p.topic].id, int(starts[p]), int(ends[p])) for p in sorted(partitions)]
     view = spark.createDataFrame(rows, ENDS_DDL)
     view.createOrReplaceTempView("ends")
     return view

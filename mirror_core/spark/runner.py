@@ -1,4 +1,4 @@
-"""Copies on Spark: a job for each assignment, so one whose worker dies each time costs no other."""
+"""Copies on Spark, a job for each assignment."""
 
 from __future__ import annotations
 

@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.pandas._typing import ArrowMapIterFunction
 
 SALVAGE_APP: Final = "mirrorbook-salvage"
-MAX_LOCAL_OFFSETS: Final = 10_000
-"""Fewer are read faster without starting Spark."""
+MAX_LOCAL_OFFSETS: Final = 10_000  # fewer are read faster without starting Spark
 _MAX_WRITE_TASKS: Final = 200
 _ROWS_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _RECORD_BYTES: Final = "max(coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0))"

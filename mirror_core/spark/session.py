@@ -109,13 +109,11 @@ LOOPBACK: Final = "127.0.0.1"
 PORT_SETTING: Final = "spark.mirrorbook.port"
 """UDP port of the driver, for firewalls. Unset: any free one."""
 SPECULATION_SETTING: Final = "spark.speculation"
-TASK_ATTEMPTS: Final = 4
-"""Without it a killed Python worker fails the whole job on local[N]."""
-_FIXED_SETTINGS: Final = {
+TASK_ATTEMPTS: Final = 4  # without it a killed Python worker fails the whole job on local[N]
+_FIXED_SETTINGS: Final = {  # with the reason
     "spark.master": ("", "say it with --master"),
     SPECULATION_SETTING: ("false", "a second copy of a task would be a second writer"),
 }
-"""With the reason."""
 _SECRET_NAME: Final = re.compile(
     r"secret(?!bitlength)|passw(?:or)?d|passphrase|(?<!delegation\.)token|(?:private|access|account)[._]?key|\.sas\.",
     re.IGNORECASE,
@@ -124,8 +122,7 @@ _NOT_SECRET_NAME: Final = re.compile(
     r"spark\.kubernetes\.\w+\.(?:secrets|secretKeyRef)\..*|.*(?:file|path|provider|enabled)", re.IGNORECASE
 )
 _JAVA_PROPERTY: Final = re.compile(r"-D([^\s=]+)=")
-_START_LOCK: Final = threading.Lock()
-"""Mirrors of a set start Spark from several threads."""
+_START_LOCK: Final = threading.Lock()  # mirrors of a set start Spark from several threads
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _TASK_LOST: Final = re.compile(
     r"Task \d+ in stage \S+ failed (\d+) times, most recent failure: Lost task [^(]*\(TID \d+\) \(([^)]*)\): (.*)"

@@ -14,9 +14,7 @@ Invariants:
   rely on it.
 - *Lease:* tasks outlive their driver, so the next owner waits until their own clocks have stopped them.
   Recovery never takes the mirror from a new owner: see `lease.LeaseRecovery`.
-- *Cache:* read further only if the log is provably the same; otherwise from the start.
-- *No return:* `point_of_no_return` errs towards "rights may have been granted".
 
-`partition_transitions` is the table of partition states. `active_cluster` is for applications, no memory of ours.
+`active_cluster` is for applications, no memory of ours.
 Start with `writer`, `journal`, `state_records`.
 """

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from mirror_core.kafka.client import ClusterClient, borrowed_connection
 from mirror_core.kafka.config import ClusterConfig
@@ -43,6 +44,15 @@ _TIMEOUT_ROUND_TRIPS: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FenceLift:
+    """A person opened by its file the cluster that applications had left."""
+
+    cluster: ClusterName
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveCluster:
     """Applications read these fields."""
 
@@ -56,6 +66,7 @@ class ActiveCluster:
     """Empty before the first."""
     generation: int
     """Grows with every move."""
+    fence_lift: FenceLift | UnsetType = UNSET
 
     @property
     def precedence(self) -> tuple[int, int]:
@@ -102,6 +113,30 @@ def announce_active_cluster(
 
     Idempotent; creates the topic. Distance extends `timeout_s`. MirrorError if not written.
     """
+
+    def choose(announced: ActiveCluster | None) -> ActiveCluster:
+        return active if announced is None or announced.precedence < active.precedence else announced
+
+    return _update_entry(config, active.mirror, choose, timeout_s) or active
+
+
+def record_lift(
+    config: ClusterConfig, mirror: MirrorName, lift: FenceLift | None, timeout_s: float
+) -> ActiveCluster | None:
+    """No lift: fenced again. Returns None without an entry. MirrorError if not written."""
+
+    def choose(announced: ActiveCluster | None) -> ActiveCluster | None:
+        return None if announced is None else replace(announced, fence_lift=lift or UNSET)
+
+    return _update_entry(config, mirror, choose, timeout_s)
+
+
+def _update_entry(
+    config: ClusterConfig,
+    mirror: MirrorName,
+    choose: Callable[[ActiveCluster | None], ActiveCluster | None],
+    timeout_s: float,
+) -> ActiveCluster | None:
     began_at = time.monotonic()
     with ClusterClient(config, timeout_s=timeout_s) as client:
         client.metadata(())
@@ -110,22 +145,22 @@ def announce_active_cluster(
     deadline = time.monotonic() + cluster_timeout_s
     producer = TransactionalProducer(
         config,
-        f"mirrorbook.active.{active.mirror}",
+        f"mirrorbook.active.{mirror}",
         _PARTITION,
         transaction_ms=STATE_TRANSACTION_MS,
         where=f"cluster {config.name}, topic {ACTIVE_TOPIC}",
     )
     try:
         producer.take_over(_remaining_s(deadline))
-        announced = _read_until_deadline(config, deadline).get(active.mirror)
-        if announced is not None and announced.precedence >= active.precedence:
-            return announced
-        producer.write([(active.mirror, msgspec.json.encode(active))], _remaining_s(deadline))
+        announced = _read_until_deadline(config, deadline).get(mirror)
+        chosen = choose(announced)
+        if chosen is not None and chosen != announced:
+            producer.write([(mirror, msgspec.json.encode(chosen))], _remaining_s(deadline))
     except (ProducerFenced, ForeignAbort, TransactionalIdExhausted) as error:
         raise RemoteFault(
             f"cluster {config.name}, topic {ACTIVE_TOPIC}: cannot write: {error or type(error).__name__}"
         ) from None
-    return active
+    return chosen
 
 
 def copy_announcement(

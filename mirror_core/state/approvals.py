@@ -1,7 +1,4 @@
-"""Plans shown and approvals given in Airflow.
-
-Written without the owner's transactional id: they fence nobody.
-"""
+"""Plans shown and approvals given in Airflow."""
 
 from __future__ import annotations
 
@@ -58,8 +55,8 @@ def record_plan(cluster: ClusterConfig, state: State, mirror: MirrorName, plan: 
         if old_approval.question == plan.question
         or (old_approval.approval.at_ms or 0) < plan.at_ms - APPROVAL_RETENTION_MS
     ]
-    shown = make_checkpoint(mirror, _format_step(plan.question), plan)
-    write_acknowledged(cluster, [*map(Tombstone, expired), shown], _NOUN)
+    checkpoint = make_checkpoint(mirror, _format_step(plan.question), plan)
+    write_acknowledged(cluster, [*map(Tombstone, expired), checkpoint], _NOUN)
 
 
 def record_approval(cluster: ClusterConfig, mirror: MirrorName, approval: RecordedApproval) -> None:
@@ -76,9 +73,7 @@ def list_used_approvals(state: State, mirror: MirrorName, question: str) -> list
 
 
 def use_up_approvals(cluster: ClusterConfig, state: State, mirror: MirrorName, question: str) -> None:
-    """So that what was done is not done again without asking. A run needs no such deletion: it records the approvals
-    that began it.
-    """
+    """After what was approved is done. A run need not: it records the approvals that began it."""
     _delete_approvals(cluster, state, mirror, lambda approval: approval.question == question)
 
 

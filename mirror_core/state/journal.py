@@ -61,10 +61,8 @@ class Journal:
         return next((step for step in self.steps if not self.is_done(step)), None)
 
     def perform(self, step: str, action: Callable[[], StepEvidence]) -> StepRecord:
-        """Write intent, act, write evidence.
-
-        An interrupted step runs again from its beginning, with its checkpoints. A failure is recorded and raised; after
-        LostOwnership nothing is: another process owns the journal.
+        """An interrupted step runs again from its beginning, with its checkpoints. A failure is recorded and raised;
+        after LostOwnership nothing is: another process owns the journal.
         """
         self.check_turn(step)
         previous = self.record(step)

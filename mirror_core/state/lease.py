@@ -3,6 +3,8 @@
 Brokers fence a producer whose transaction timed out, and a new writer fences the holder of the id. So a writer is
 recovered only while the state topic says that the lease is ours, and kept only if it says so afterwards: a process that
 took the id in between is refused its next write, or has written its lease and has the mirror.
+
+`writers_end_s`: until when tasks may write, by the steady clock.
 """
 
 from __future__ import annotations
@@ -141,7 +143,7 @@ def observe_live_lease(cluster: ClusterConfig, state: State, mirror: MirrorName)
 
 
 def find_live_lease(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> Lease | None:
-    """`clock_ahead_ms`: relative to the destination; None: unknown."""
+    """`clock_ahead_ms`: relative to the destination."""
     lease = state.leases.get(mirror)
     now = to_owner_clock_ms(now_ms(), clock_ahead_ms, lease, state.find_append_time_ms(lease))
     return lease if is_lease_fresh(lease, now) and lease is not None and not is_dead_local_owner(lease.owner) else None
@@ -181,12 +183,12 @@ def find_writers_left_ms(state: State, mirror: MirrorName, clock_ahead_ms: int |
 
 
 def compute_writers_end_s(lease: Lease) -> float:
-    """By the steady clock. The lease is dated now."""
+    """The lease is dated now."""
     return read_steady_s() + (lease.writers_until_ms - lease.heartbeat_ms) / 1000
 
 
 def date_lease(lease: Lease, writers_end_s: float) -> Lease:
-    """With a heartbeat of now. `writers_end_s`: until when tasks may write, by the steady clock."""
+    """With a heartbeat of now."""
     now, left_ms = now_ms(), math.ceil((writers_end_s - read_steady_s()) * 1000)
     return replace(lease, heartbeat_ms=now, writers_until_ms=now + max(0, left_ms))
 
@@ -205,10 +207,10 @@ class RunLease:
     writer: StateWriter
     """The data id's."""
     old_writers_end_s: float
-    """Until when tasks of earlier owners may write, by the steady clock."""
+    """For tasks of earlier owners."""
 
     def renew(self, writers_end_s: float = 0.0) -> None:
-        """`writers_end_s`: until when the run's own copy may write. LostOwnership if the lease was taken."""
+        """`writers_end_s`: of the run's own copy. LostOwnership if the lease was taken."""
         self.writer.put(date_lease(self.lease, max(self.old_writers_end_s, writers_end_s)))
 
 
@@ -249,12 +251,12 @@ class HeldLease:
         self._last_error = ""
         self._retry_s = _RETRY_BOUNDS_S[0]
         self.old_writers_end_s = self.writers_end_s = compute_writers_end_s(lease)
-        """Until when tasks may write, by the steady clock: those of previous owners, and all, as last acknowledged."""
+        """For tasks of previous owners; and for all tasks, as last acknowledged."""
         self._renew_at = time.monotonic() + LEASE_HEARTBEAT_S
         self.clock_ahead_ms = 0
         """By how much this machine's clock is ahead of the brokers', by the newest state that was read."""
         self.waits: tuple[str, ...] | None = None
-        """For others to see, with the next renewal."""
+        """Published with the next renewal."""
 
     @property
     def generation(self) -> int:
@@ -318,7 +320,7 @@ class HeldLease:
         return StateNotWritten(self._last_error)
 
     def renew(self, *, writers_end_s: float = 0.0) -> None:
-        """When due; at once when tasks may write longer than announced. `writers_end_s`: by the steady clock."""
+        """When due; at once when tasks may write longer than announced."""
         if writers_end_s <= self.writers_end_s and time.monotonic() < self._renew_at:
             return
         end_s = max(self.writers_end_s, writers_end_s)

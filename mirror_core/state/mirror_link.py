@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,8 @@ from mirror_core.model.errors import (
 )
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
-from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName
+from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions, is_reverse_mirror
+from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_items
 from mirror_core.model.timing import CLOCK_TIMEOUT_S, TIMEOUTS, now_ms
 from mirror_core.state.state_records import State
@@ -120,7 +122,7 @@ def _format_known(mirrors: set[str]) -> str:
 
 
 def measure_clocks_ahead_ms(config: Config, clusters: Collection[ClusterName]) -> dict[ClusterName, int | None]:
-    """This machine's clock, of that of each cluster's brokers. In parallel, as a silent one takes seconds."""
+    """This machine's clock, relative to each cluster's. In parallel: a silent one takes seconds."""
     measure = partial(measure_clock_ahead_ms, timeout_s=TIMEOUTS.monitor_response_s)
     with ThreadPoolExecutor(max(1, len(clusters))) as pool:
         return dict(zip(clusters, pool.map(measure, [config.clusters[name] for name in clusters]), strict=True))
@@ -179,6 +181,26 @@ def read_other_states(link: MirrorLink) -> Iterator[tuple[ClusterName, State | M
 def read_source_state(link: MirrorLink) -> Iterator[tuple[ClusterName, State | MirrorError]]:
     """It may be another mirror's destination."""
     return read_states(replace(link.config, clusters={link.source.name: link.source}))
+
+
+def read_both_states(link: MirrorLink, state: State) -> dict[ClusterName, State]:
+    """`state`: the destination's. With the source's, if a failback may have recorded the other direction there."""
+    name, states = link.mirror.name, {link.destination.name: state}
+    has_failback = any(run.plan.mirror == name and run.plan.kind is RunKind.FAILBACK for run in state.runs.values())
+    if has_failback or is_reverse_mirror(name):
+        with suppress(MirrorError):
+            states[link.source.name] = read_state(link.source, timeout_s=TIMEOUTS.plan_state_s)
+    return states
+
+
+def list_both_directions(mirror: Mirror, states: Mapping[ClusterName, State]) -> Iterator[tuple[Mirror, State]]:
+    """The mirror and its way home, or the mirror that it leads home, as far as `states` of their destinations go."""
+    pair = {mirror.source, mirror.destination}
+    for cluster in pair & states.keys():
+        for name in get_both_directions(mirror.name):
+            recorded = states[cluster].mirrors.get(name)
+            if recorded is not None and recorded.destination == cluster and recorded.source in pair:
+                yield recorded, states[cluster]
 
 
 def read_broker_time_ms(cluster: ClusterConfig) -> int:

@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from mirror_core.decide import steps
-from mirror_core.model.names import NO_OFFSETS, PartitionOffsets
+from mirror_core.model.names import NO_OFFSETS, MirrorName, PartitionOffsets
 from mirror_core.model.run import Run, RunState
 from mirror_core.state.state_records import State
 
@@ -73,3 +73,16 @@ def is_past_no_return(state: State, run: Run) -> bool:
         return msgspec.json.decode(record.value, type=_PromotionCheckBase).rights_given
     except msgspec.MsgspecError:
         return True
+
+
+def list_run_verbs(state: State, run: Run) -> tuple[steps.RunVerb, ...]:
+    return steps.list_run_verbs(run, is_past_no_return=is_past_no_return(state, run))
+
+
+def find_holding_run(state: State, mirror: MirrorName) -> steps.HoldingRun | None:
+    run = state.active_run(mirror)
+    return None if run is None else make_holding_run(state, run)
+
+
+def make_holding_run(state: State, run: Run) -> steps.HoldingRun:
+    return steps.HoldingRun.from_run(run, is_past_no_return=is_past_no_return(state, run))

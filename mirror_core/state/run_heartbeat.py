@@ -203,7 +203,7 @@ def observe_conductor(cluster: ClusterConfig, state: State, run: Run) -> Conduct
 def find_conductor_status(
     state: State, run: Run, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> ConductorStatus:
-    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster."""
+    """`clock_ahead_ms`: this machine's, relative to the state's cluster."""
     now = now_ms() if at_ms is None else at_ms
     status = _find_own_status(state, run, clock_ahead_ms, now)
     if not status.is_let_go:

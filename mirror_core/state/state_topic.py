@@ -47,8 +47,8 @@ def read_state(
 ) -> State:
     """Empty without the topic. A killed owner's open transaction hides later records.
 
-    That suffices for display; to act, use `wait_for_open`. The limit is for silence: each response restarts it until
-    the end was seen once. Cached during a run.
+    That suffices for display; to act, use `wait_for_open`. The limit is for silence, until the end was seen once.
+    Cached during a run.
     """
     remembered = STATE_CACHE.pop(cluster) if STATE_CACHE.is_enabled else None
     cached = read_from_cache(cluster, remembered, on_progress) if remembered else None

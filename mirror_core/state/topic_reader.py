@@ -188,8 +188,6 @@ class _StuckTransactions:
 
 
 class _TopicReader:
-    """Continues after a broken connection."""
-
     def __init__(self, topic: str, timeout_s: float, on_progress: Callable[[], None]) -> None:
         self.deadline = time.monotonic() + timeout_s
         self._partition = Partition(topic, 0)
@@ -262,10 +260,7 @@ def _make_empty_state(log: LogIdentity, start: int) -> State:
 def read_newer(
     cluster: ClusterConfig, cached: CachedState, on_progress: Callable[[], None], timeout_s: float
 ) -> CachedState:
-    """Consumes `cached`. On LogChanged or another error, read from the start.
-
-    Only for provably the same log without gaps: see `state_cache`.
-    """
+    """Consumes `cached`. On LogChanged or another error, read from the start."""
     with ClusterClient(cluster, timeout_s=timeout_s) as client:
         leader = _find_leader(client, cached.log.topic)
         if leader is None or leader[0] != cached.log:
@@ -277,7 +272,6 @@ def read_newer(
 
 
 def _apply_newer(connection: Connection, cached: CachedState) -> int:
-    """Returns the next offset."""
     link = FetchLink(connection, max_bytes=_MAX_FETCH_BYTES, partition_max_bytes=_MAX_FETCH_BYTES, full_size=True)
     position, is_waiting, settle_deadline = cached.position, False, time.monotonic() + OPEN_TRANSACTION_WAIT_S
     while True:

@@ -1,4 +1,4 @@
-"""Heartbeats of `mirror watch`, written without fencing the owner."""
+"""Heartbeats of `mirror watch`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def observe_watcher(cluster: ClusterConfig, state: State, mirror: MirrorName) ->
 def find_watcher_status(
     state: State, mirror: MirrorName, clock_ahead_ms: int | None, at_ms: int | None = None
 ) -> WatcherStatus:
-    """From one read and the clocks. `clock_ahead_ms`: this one's, of that of the state's cluster."""
+    """`clock_ahead_ms`: this machine's, relative to the state's cluster."""
     now, fence_key = now_ms() if at_ms is None else at_ms, f"pending_fence/{mirror}"
     if fence_key in state.unreadable and not mirror.startswith(DRILL_PREFIX):
         finding = Finding("watch_need_unknown", mirror, reason=state.unreadable[fence_key])

@@ -55,7 +55,7 @@ def make_data_id(mirror: MirrorName) -> WriterId:
 class StateWriter:
     """Entering it fences the previous owner and reads the state.
 
-    Indeterminate if a record is unreadable: nothing acts on partial state.
+    Indeterminate if a record is unreadable.
     """
 
     def __init__(
@@ -201,7 +201,6 @@ class StateWriter:
         return LostOwnership(message)
 
     def _explain_error(self, error: Exception) -> Exception:
-        """A data plane has no time to ask."""
         if self.id.role != "control" or type(error) not in (RemoteFault, Unreachable):
             return error
         reason = explain_min_isr(self.cluster, self.timeout_s)

@@ -2,8 +2,7 @@
 
 `supervisor.Supervisor` starts `mirrorbook replicate`, and starts it again when it ends, with growing
 delays. After a refusal (exit code 3) `mirrorbook mirror watch` runs instead, so that the old source of a
-failover stays fenced. `lifecycle` starts, queries and stops the supervisor; `directory` holds its lock,
-status and logs; `process_identity` tells a recorded process from one that reused its pid.
+failover stays fenced.
 
 Invariants
 ----------

@@ -91,7 +91,6 @@ class ProcessIdentity:
 
 
 def _is_absent(pid: int) -> bool:
-    """/proc may hide other users' processes (hidepid)."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,7 +1,4 @@
-"""Keeps one `mirrorbook replicate` running.
-
-A refused `replicate` may mean a failover with a pending fence, so `mirrorbook mirror watch` runs next.
-"""
+"""Keeps one `mirrorbook replicate` running."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Everything that follows the source except records: topics and settings, ACLs, group offsets, quotas, fences.
 
-Theory of operation. `mirror_sync.sync_mirror` (every 30 s) compares both clusters and acts on each difference: topics
-and settings (`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the destination (`offset_sync`).
-`offset_follower` commits within a second in between.
+`mirror_sync.sync_mirror` (every 30 s) compares both clusters and acts on each difference: topics and settings
+(`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the destination (`offset_sync`). `offset_follower`
+commits within a second in between.
 
 **Invariants**
 
@@ -15,15 +15,10 @@ and settings (`mirror_topics`), ACLs (`acl_sync`), offsets of groups idle on the
   So: deny, see it on every broker, wait for transactions, see log ends stand still.
 - *Late commits are refused.* Syncs and followers commit as the data principal, which a failover denies before its final
   sync (`offset_commits`).
-- *An application's progress is never taken back.* Only offsets that the mirror committed itself (`OwnCommittedOffsets`)
-  are replaced.
-- *A state topic on the source is not trusted*: entries that no mirror can have made hide and remove nothing.
+- *An application's progress is never taken back* (`OwnCommittedOffsets`).
 
-**Promotion** (`acl_sync.apply_promotion`): settings that the first record needs; grants, and denials for old tasks;
-removal of earlier demotions (`promotion_acls`); other settings (`promotion_configs`); client quotas (`quota_sync`).
-
-**Demotion** (`acl_sync.demote_topics`): denials, seen on every broker; the pending fence is forgotten; fence entries
-are removed.
+Order of a promotion and of a demotion: see `acl_sync.apply_promotion` and `acl_sync.demote_topics`. Client quotas come
+last (`quota_sync`).
 
 Start with `mirror_sync`, `acl_ledger` and `fence_acls`.
 """

@@ -1,5 +1,3 @@
-"""The ledger of ACL entries."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -131,7 +129,7 @@ def delete_entries(
 ) -> None:
     """Forgotten when no broker shows them any more.
 
-    A forged entry is only forgotten: deleting it would remove whatever its author likes.
+    A forged entry is only forgotten.
     """
     if entries:
         acls = [entry.acl for entry in entries if not find_flaw(entry)]
@@ -179,7 +177,6 @@ def list_wanted_acls(state: State, cluster: ClusterName, without: Collection[Led
 
 
 def create_entries(log: JournalLog, client: ClusterClient, entries: Sequence[LedgerEntry]) -> None:
-    """The entries hold only after `wait_until_acls_present`."""
     acls = [entry.acl for entry in entries]
     create_acls(client, acls)
     try:

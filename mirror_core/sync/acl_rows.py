@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from mirror_core.decide.acl_plan import AclPlan
 from mirror_core.kafka.acl_requests import AuthorizerOff, BrokerAcls
@@ -80,6 +80,7 @@ def to_plan_rows(plan: AclPlan, *, done: bool) -> list[DriftRow]:
             action,
             reason,
             done=(done and action in (SyncAction.CREATE, SyncAction.STAGE, SyncAction.REMOVE)) or acl in staged,
+            code="mirror_topic_unprotected" if action is SyncAction.REFUSE else UNSET,
         )
         for acls_of, action, reason in _ROW_RULES
         for acl in sorted(acls_of(plan))
@@ -91,7 +92,9 @@ _ACTIONS_ON_DESTINATION: Final = frozenset({SyncAction.KEEP, SyncAction.EQUAL, S
 _ACTIONS_NOT_ON_SOURCE: Final = frozenset({SyncAction.REMOVE, SyncAction.REFUSE})
 
 
-def to_acl_row(acl: Acl, action: SyncAction, reason: str = "", *, done: bool = True) -> DriftRow:
+def to_acl_row(
+    acl: Acl, action: SyncAction, reason: str = "", *, done: bool = True, code: str | UnsetType = UNSET
+) -> DriftRow:
     return DriftRow(
         part=SyncCategory.ACLS,
         subject=str(acl),
@@ -101,6 +104,7 @@ def to_acl_row(acl: Acl, action: SyncAction, reason: str = "", *, done: bool = T
         reason=reason,
         done=done,
         acl_topic=acl.name if _names_one_topic(acl) else UNSET,
+        code=code,
     )
 
 

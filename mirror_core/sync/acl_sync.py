@@ -13,12 +13,11 @@ from mirror_core.decide.acl_plan import (
     PromotionGrants,
     explain_forged_entry,
     explain_narrowed_grant,
-    is_carried_acl,
     plan_acls,
     plan_promotion_grants,
     warn_promotion_grants,
 )
-from mirror_core.decide.filters import build_group_filter, build_principal_filter, build_promotion_filter
+from mirror_core.decide.filters import build_acl_filter, build_group_filter, build_promotion_filter
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     BrokerAcls,
@@ -120,7 +119,7 @@ def sync_acls(
         topics=topics,
         groups=groups,
         group_filter=build_group_filter(link.mirror),
-        principal_filter=build_principal_filter(link.mirror),
+        acl_filter=build_acl_filter(link.mirror, topics, groups),
         own_principals=list_own_principals(link),
         own_acls=own_denials,
         required_denials=build_guards(link.destination),
@@ -285,7 +284,7 @@ def list_promotion_warnings(
 
 
 def _warn_unlifted_denials(link: MirrorLink, state: State, no_authorizer: AuthorizerOff) -> Iterator[Finding]:
-    """From when ACLs ruled the cluster; promotion does not reach them."""
+    """Denials from when ACLs ruled the cluster: promotion does not lift them."""
     mirror_names, purposes = get_both_directions(link.mirror.name), {*LIFTABLE_PURPOSES, AclPurpose.WITHDRAWN}
     entries = (e for e in state.ledger.values() if e.cluster == no_authorizer.cluster and e.mirror in mirror_names)
     denials = [e.acl for e in entries if e.purpose in purposes]
@@ -302,10 +301,11 @@ def _warn_unlifted_denials(link: MirrorLink, state: State, no_authorizer: Author
 def _plan_promotion(
     link: MirrorLink, state: State, topics: Collection[str], destination_topics: Collection[str]
 ) -> PromotionGrants:
-    carried = build_promotion_filter(link.mirror)
+    groups = state.group_offsets.get(link.mirror.name, {})
+    carried = build_promotion_filter(link.mirror, topics, groups)
     entries = [e for e in state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name]
     # Also before a sync has followed a changed filter.
-    entries = [e for e in entries if is_carried_acl(e.acl, carried)]
+    entries = [e for e in entries if e.acl in carried]
     if link.mirror.name.startswith(DRILL_PREFIX):  # no application moves: no groups and transactional ids
         entries = [e for e in entries if e.acl.resource is Resource.TOPIC]
     existing_topics = list_copied_topics(state).union(destination_topics)
@@ -350,8 +350,8 @@ def _promote_access(
     remaining = list_remaining_denials(link, log.state, destination_acls.entries - removed, planned.grants, topics)
     rows += [to_acl_row(acl, SyncAction.KEEP, str(why), done=False) for acl, why in remaining]
     rows += [
-        to_acl_row(acl, SyncAction.REFUSE, str(explain_forged_entry(acl, flaw)), done=False)
-        for acl, flaw in planned.refused.items()
+        to_acl_row(acl, SyncAction.REFUSE, str(forgery), done=False, code=forgery.code)
+        for acl, forgery in ((acl, explain_forged_entry(acl, flaw)) for acl, flaw in planned.refused.items())
     ]
     rows += [
         to_acl_row(a, SyncAction.KEEP, str(explain_narrowed_grant(a, excluded, client.name)), done=False)

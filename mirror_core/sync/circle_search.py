@@ -70,10 +70,10 @@ def _search_upstream(link: MirrorLink, topics: set[str], *, list_topics: bool) -
     """Nearest to the source first, as long as topics may come from there."""
     inbound, unanswered = dict[str, tuple[InboundMirror, ...]](), dict[str, tuple[ClusterName, str]]()
     while True:
-        found = find_circles(link.mirror, topics, inbound)
-        unasked = {upstream_id: name for upstream_id, name in found.not_asked.items() if upstream_id not in unanswered}
+        search = find_circles(link.mirror, topics, inbound)
+        unasked = {upstream_id: name for upstream_id, name in search.not_asked.items() if upstream_id not in unanswered}
         if not unasked:
-            return _SearchResult(found.circles, dict(unanswered.values()))
+            return _SearchResult(search.circles, dict(unanswered.values()))
         for cluster_id, cluster in unasked.items():
             try:
                 if list_topics:

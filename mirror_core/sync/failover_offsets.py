@@ -38,12 +38,13 @@ def clamp_groups(
     safe_ends: Mapping[Partition, Offset | None] = MappingProxyType({}),
     own_offsets: Collection[OwnGroupOffsets] = (),
     agreed_ends: Mapping[Partition, Offset] = MappingProxyType({}),
+    doubtful_from: Mapping[Partition, Offset] = MappingProxyType({}),
 ) -> list[DriftRow]:
     """Moves offsets into the destination's logs, which may have lost ends with a broker, in an unplanned failover.
 
     `safe_ends`: what lies beyond may still be lost; None where unknown. `own_offsets`: the destination may have lost
     some, which have a row each. `agreed_ends`: what lies beyond is not the source's; of the offsets there only the
-    mirror's own are moved.
+    mirror's own are moved. `doubtful_from`: what lies beyond may be anybody's; its own there are named.
     """
     with ClusterClient(link.destination) as destination:
         chosen = build_group_filter(link.mirror)
@@ -75,7 +76,8 @@ def clamp_groups(
             responses = commit_until_answered(commits, to_commit, destination, share_groups)
     for name, group_offsets in committed.items():
         if groups[name].is_idle:
-            rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}))
+            doubtful = _list_doubtful(group_offsets, doubtful_from, own_by_group.get(name, {}))
+            rows += _to_clamped_rows(name, group_offsets, logs, responses.get(name, {}), doubtful)
         elif outside_offsets[name]:
             rows.append(to_skip_row(name, f"has members on the destination (it is {groups[name].state} there)"))
     own = [record for record in own_offsets if record.group in chosen and record.group not in fetched.faults]
@@ -106,15 +108,29 @@ def _list_outside(
     }
 
 
+def _list_doubtful(
+    committed: Mapping[Partition, CommittedOffset],
+    doubtful_from: Mapping[Partition, Offset],
+    own_offsets: Mapping[Partition, Offset],
+) -> frozenset[Partition]:
+    return frozenset(
+        p for p, c in committed.items() if own_offsets.get(p) == c.progress > doubtful_from.get(p, c.progress)
+    )
+
+
 def _to_clamped_rows(
     name: str,
     committed: Mapping[Partition, CommittedOffset],
     logs: Mapping[Partition, LogBounds],
     codes: Mapping[Partition, str],
+    doubtful: Collection[Partition],
 ) -> list[DriftRow]:
     rows = list[DriftRow]()
     for partition in sorted(committed):
         subject, offset, code = format_group_subject(name, partition), committed[partition].offset, codes.get(partition)
+        if code is None and partition in doubtful:
+            rows.append(to_skip_row(subject, f"{offset} may skip records: who wrote the end of this log is unknown"))
+            continue
         if code is None:
             rows.append(to_group_row(subject, SyncAction.EQUAL, None, offset, committed_offset=offset))
             continue

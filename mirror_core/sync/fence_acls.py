@@ -326,7 +326,7 @@ def describe_stray_denials(link: MirrorLink, state: State, silent: Mapping[Clust
 
 
 def _find_on_cluster(link: MirrorLink, state: State, side: ClusterConfig) -> tuple[LiftedDenial, ...]:
-    """Confirmed by state before and after the request: a run may begin or end."""
+    """Confirmed by state before and after: a run may begin or end."""
     recorded_id = link.mirror.source_id if side.name == link.mirror.source else link.mirror.destination_id
     with ClusterClient(side, timeout_s=TIMEOUTS.describe_response_s) as client:
         if (current_id := client.metadata(()).cluster_id) != recorded_id:

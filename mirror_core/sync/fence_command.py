@@ -15,6 +15,7 @@ from mirror_core.model.hooks import Hook, HookCommand, HookOutcome, compute_retr
 from mirror_core.model.logs import get_logger
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import Run
+from mirror_core.model.text import format_count
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 from mirror_core.sync.subprocess_hook import SubprocessAttempt, run_program
@@ -107,9 +108,9 @@ def _run_with_retries(
         _log.info("%s: %s; again", hook.name, attempt.problem, cluster=name)
         time.sleep(compute_retry_pause_s(tries))
     raise FenceCommandFailed(
-        f"cluster {name}: {hook.name} ({call.argv[0]}) failed after {tries} time(s): {attempt.problem}. Its own log "
-        f"says more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by hand, and have the command find "
-        "it so"
+        f"cluster {name}: {hook.name} ({call.argv[0]}) failed after {format_count(tries, 'attempt')}:"
+        f" {attempt.problem}. Its own log says more. Mend it; or {'close' if action == 'fence' else 'open'} {name} by"
+        " hand, and have the command find it so"
     )
 
 

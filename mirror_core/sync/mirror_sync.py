@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from mirror_core.decide.clock_skew import to_owner_clock_ms
 from mirror_core.decide.command_rules import explain_held_by
+from mirror_core.decide.topic_settings import DEFAULT_REPLICAS, choose_replication_factor, parse_replication_factor
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
+from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
 from mirror_core.kafka.topics import describe_configs, find_wrong_configs
 from mirror_core.model.errors import HeldByRun, MirrorError, Refused
 from mirror_core.model.json_documents import JsonDocument
@@ -23,6 +27,7 @@ from mirror_core.model.timing import CLOCK_TIMEOUT_S, MAX_FRESH_AGE_S, now_ms
 from mirror_core.state.active_cluster import copy_announcement
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink, check_cluster_ids
+from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS, read_complete_state
@@ -31,12 +36,11 @@ from mirror_core.sync.mirror_topics import (
     TopicPlacement,
     apply_config_changes,
     create_missing_topics,
-    list_hidden_rows,
-    list_left_out_rows,
     list_mirror_topics,
     list_stopped_topics,
     sync_configs,
     to_change_rows,
+    to_topic_row,
 )
 from mirror_core.sync.offset_commits import OffsetCommitter
 from mirror_core.sync.offset_sync import OffsetSyncResult, list_groups_in_scope, sync_groups
@@ -111,6 +115,7 @@ def _run_sync(
         )
         if SyncCategory.TOPICS in only:
             rows += [*placement.rows, *list_hidden_rows(link, state, source, matching_topics)]
+            rows += _list_replica_rows(link, matching_topics, placement.ready, len(destination.brokers()))
             rows += [_to_stopped_row(name) for name in sorted(stopped & matching_topics.keys())]
         ready = placement.ready
         # Copies of topics recreated on the source keep their rights and group offsets.
@@ -120,7 +125,7 @@ def _run_sync(
         }
         if SyncCategory.CONFIGS in only:
             rows += _correct_state_topic(destination, dry_run=log is None)
-            rows += list_left_out_rows(placement) if log is None else []
+            rows += _list_left_out_rows(placement) if log is None else []
             config_sync = sync_configs(link, state, source, destination, ready, dry_run=log is None)
             rows += config_sync.rows
             if log is not None and config_sync.new_settings:
@@ -169,6 +174,46 @@ def _run_sync(
     )
 
 
+def list_hidden_rows(link: MirrorLink, state: State, source: ClusterClient, listed: Collection[str]) -> list[DriftRow]:
+    """DESCRIBE is denied: they are not gone."""
+    recorded = {p.topic for p in state.partitions.get(link.mirror.name, {})} - list_stopped_topics(link, state)
+    unlisted = recorded.difference(listed)
+    denied = sorted(find_hidden_topics(source, unlisted))
+    return [
+        msgspec.structs.replace(
+            to_topic_row(name, "", "", SyncAction.REFUSE, str(describe_denied_error(source, [name]))),
+            code=FailureKind.DENIED,
+        )
+        for name in denied
+    ]
+
+
+def _list_left_out_rows(placement: TopicPlacement) -> list[DriftRow]:
+    return [
+        to_topic_row(f"{topic}: {key}", "", "", SyncAction.SKIP, f"left out: {why}", part=SyncCategory.CONFIGS)
+        for topic, reasons in sorted(placement.refused_settings.items())
+        for key, why in sorted(reasons.items())
+        if topic not in placement.ready
+    ]
+
+
+def _list_replica_rows(
+    link: MirrorLink, topics: Mapping[str, TopicMetadata], ready: Mapping[str, TopicMetadata], brokers: int
+) -> Iterator[DriftRow]:
+    """Topics with another replication factor than the mirror would create them with now."""
+    for name, view in sorted(ready.items()):
+        wanted = parse_replication_factor(link.mirror.replication_factor, topics[name].replication_factor)
+        possible = choose_replication_factor(wanted, brokers)  # brokers that are down do not count
+        if wanted != DEFAULT_REPLICAS and view.replication_factor not in (wanted, possible):
+            yield to_topic_row(
+                name,
+                f"replication factor {topics[name].replication_factor}",
+                f"replication factor {view.replication_factor}",
+                SyncAction.KEEP,
+                f"{possible} wanted; a sync moves no replicas: kafka-reassign-partitions.sh does",
+            )
+
+
 def _copy_announcement_to_destination(link: MirrorLink) -> None:
     """An unplanned failover queries the destination only, and its announcement has to be the later one."""
     try:
@@ -190,7 +235,7 @@ def _correct_state_topic(destination: ClusterClient, *, dry_run: bool) -> list[D
 
 
 def _make_held_error(link: MirrorLink, state: State, run: Run) -> HeldByRun:
-    holder = explain_held_by(run, observe_conductor(link.destination, state, run))
+    holder = explain_held_by(run, observe_conductor(link.destination, state, run), list_run_verbs(state, run))
     return HeldByRun(f"mirror {link.mirror.name}: sync", [holder])
 
 
@@ -209,7 +254,6 @@ def _check_still_owned(link: MirrorLink, topics: frozenset[str]) -> None:
 
 
 def _read_owner_clock_ms(link: MirrorLink, state: State) -> int:
-    """The follower's times are by the data plane's clock."""
     name = link.mirror.name
     ahead_ms, lease = measure_clock_ahead_ms(link.destination, timeout_s=CLOCK_TIMEOUT_S), state.leases.get(name)
     return to_owner_clock_ms(now_ms(), ahead_ms, lease, state.find_append_time_ms(lease))

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mirror_core.decide.filters import build_topic_filter
+from mirror_core.decide.filters import SettingFilter, build_setting_filter, build_topic_filter
 from mirror_core.decide.topic_settings import (
     MIRROR_HELD_KEYS,
     NEVER_COPIED_KEYS,
@@ -23,10 +23,11 @@ from mirror_core.decide.topic_settings import (
     find_harmful_refusals,
     keep_raised_limit,
     list_lower_limits,
+    parse_replication_factor,
     search_accepted,
 )
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
-from mirror_core.kafka.topic_existence import describe_denied_error, find_hidden_topics
+from mirror_core.kafka.topic_existence import describe_denied_error
 from mirror_core.kafka.topics import (
     NewTopic,
     TopicConfigs,
@@ -46,7 +47,7 @@ from mirror_core.model.sync_state import ConfigSync, DriftRow, SyncAction, SyncC
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import STATE_TOPIC, State
 from mirror_core.sync.circle_search import refuse_topics_in_circles
-from mirror_core.sync.topic_compaction import COMPACTION_HELD, choose_compaction, find_lagging_topics
+from mirror_core.sync.topic_compaction import choose_compaction, find_lagging_topics
 from mirror_core.sync.topic_errors import (
     TopicConflicts,
     check_narrowed_topics,
@@ -87,25 +88,6 @@ def list_stopped_topics(link: MirrorLink, state: State) -> frozenset[str]:
     return frozenset(s.partition.topic for s in statuses if s.state is PartitionState.STOPPED)
 
 
-def list_hidden_rows(link: MirrorLink, state: State, source: ClusterClient, listed: Collection[str]) -> list[DriftRow]:
-    """DESCRIBE is denied: they are not gone."""
-    recorded = {p.topic for p in state.partitions.get(link.mirror.name, {})} - list_stopped_topics(link, state)
-    unlisted = recorded.difference(listed)
-    denied = sorted(find_hidden_topics(source, unlisted))
-    return [
-        _to_topic_row(name, "", "", SyncAction.REFUSE, str(describe_denied_error(source, [name]))) for name in denied
-    ]
-
-
-def list_left_out_rows(placement: TopicPlacement) -> list[DriftRow]:
-    return [
-        _to_topic_row(f"{topic}: {key}", "", "", SyncAction.SKIP, f"left out: {why}", part=SyncCategory.CONFIGS)
-        for topic, reasons in sorted(placement.refused_settings.items())
-        for key, why in sorted(reasons.items())
-        if topic not in placement.ready
-    ]
-
-
 def create_missing_topics(
     link: MirrorLink,
     state: State,
@@ -116,10 +98,10 @@ def create_missing_topics(
     dry_run: bool = False,
     total: int | None = None,
 ) -> TopicPlacement:
-    """As wide as the source's. May be repeated after a crash anywhere.
+    """As wide as the source's.
 
-    An unrecorded existing topic is adopted when empty, else refused by name. `total`: number of all topics, if these
-    are a part: a right missing for all raises.
+    May be repeated after a crash anywhere. An unrecorded existing topic is adopted when empty, else refused by name.
+    `total`: number of all topics; a right missing for all raises.
     """
     stopped, recorded = list_stopped_topics(link, state), _list_recorded(state, link)
     source_ids, copied_counts = list_copied_source_ids(link, state), count_copied_partitions(link, state)
@@ -135,17 +117,22 @@ def create_missing_topics(
     present = destination_view.topics
     unknown = [name for name in topics if name not in present or (name, present[name].id) not in recorded]
     # Not of all topics: the data plane asks at each plan.
+    setting_filter = build_setting_filter(link.mirror)
     settings, hidden = _describe_listed(source, unknown, total=total)
+    settings = {name: replace(s, overrides=setting_filter.select(s.overrides)) for name, s in settings.items()}
     known_keys = list_known_settings(destination, unknown) if unknown else frozenset()
-    max_replicas = find_max_replicas(
-        destination, {n: t.replication_factor for n, t in topics.items() if n not in present}
-    )
+    factors = {
+        n: parse_replication_factor(link.mirror.replication_factor, t.replication_factor)
+        for n, t in topics.items()
+        if n not in present
+    }
+    max_replicas = find_max_replicas(destination, factors)
     conflicts = TopicConflicts(link, state, destination, [present[name] for name in unknown if name in present])
     refused = in_circles | {name: str(error) for name, error in denied.items()}
     kinds = dict.fromkeys(in_circles, FailureKind.CIRCLE) | {
         name: to_failure_kind(error) for name, error in denied.items()
     }
-    rows = [_to_topic_row(name, "", "", SyncAction.REFUSE, why) for name, why in sorted(refused.items())]
+    rows = [to_topic_row(name, "", "", SyncAction.REFUSE, why) for name, why in sorted(refused.items())]
     new, adopted, wider = list[NewTopic](), dict[str, dict[str, str | None]](), dict[str, int]()
     for name, view in sorted(topics.items()):
         destination_topic = present.get(name)
@@ -153,13 +140,13 @@ def create_missing_topics(
         if name in hidden:
             refused[name], kinds[name] = str(hidden[name]), to_failure_kind(hidden[name])
             width_text = f"{len(destination_topic.partitions)} partitions" if destination_topic else ""
-            rows.append(_to_topic_row(name, f"{width} partitions", width_text, SyncAction.REFUSE, refused[name]))
+            rows.append(to_topic_row(name, f"{width} partitions", width_text, SyncAction.REFUSE, refused[name]))
             continue
         if name in unknown and name not in settings:
             refused[name] = f"topic {name} was deleted on cluster {source.name} in this moment"
             kinds[name] = FailureKind.GONE
             rows.append(
-                _to_topic_row(
+                to_topic_row(
                     name,
                     "",
                     f"{len(destination_topic.partitions)} partitions" if destination_topic else "",
@@ -169,12 +156,12 @@ def create_missing_topics(
             )
             continue
         if destination_topic is None:
-            factor = choose_replication_factor(view.replication_factor, max_replicas)
+            factor = choose_replication_factor(factors[name], max_replicas)
             configs = _keep_known(
                 known_keys, build_wanted_configs(settings[name].overrides, settings[name].effective, factor)
             )
             new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
-            rows.append(_to_topic_row(name, f"{width} partitions", "", SyncAction.CREATE))
+            rows.append(to_topic_row(name, f"{width} partitions", "", SyncAction.CREATE))
             continue
         is_recorded = (name, destination_topic.id) in recorded
         # Its width may differ for the same reason: that remedy comes first.
@@ -190,7 +177,7 @@ def create_missing_topics(
             refused[name], kinds[name] = problem
             reason = refused[name]
             rows.append(
-                _to_topic_row(
+                to_topic_row(
                     name,
                     f"{width} partitions",
                     f"{len(destination_topic.partitions)} partitions",
@@ -204,11 +191,11 @@ def create_missing_topics(
                 settings[name].overrides, settings[name].effective, destination_topic.replication_factor
             )
             adopted[name] = diff_configs(_keep_known(known_keys, wanted), {})
-            rows.append(_to_topic_row(name, f"{width} partitions", "empty topic, not ours", SyncAction.ADOPT))
+            rows.append(to_topic_row(name, f"{width} partitions", "empty topic, not ours", SyncAction.ADOPT))
         if len(destination_topic.partitions) < width:
             wider[name] = width
             rows.append(
-                _to_topic_row(
+                to_topic_row(
                     name, f"{width} partitions", f"{len(destination_topic.partitions)} partitions", SyncAction.WIDEN
                 )
             )
@@ -240,8 +227,12 @@ def create_missing_topics(
     placed = {*adopted, *(topic.name for topic in new)}
     unknown_settings = {name: _list_unknown_settings(known_keys, settings[name].overrides) for name in placed}
     without = {name: {**unknown_settings.get(name, {}), **without.get(name, {})} for name in {*placed, *without}}
+    coded_rows = (
+        msgspec.structs.replace(row, code=kinds[row.subject]) if row.action is SyncAction.REFUSE else row
+        for row in rows
+    )
     return TopicPlacement(
-        ready, tuple(rows), refused, kinds, {name: reasons for name, reasons in without.items() if reasons}
+        ready, tuple(coded_rows), refused, kinds, {name: reasons for name, reasons in without.items() if reasons}
     )
 
 
@@ -274,7 +265,6 @@ def _apply_placement(
 def _validate_placement(
     destination: ClusterClient, new: Iterable[NewTopic], adopted: Mapping[str, Mapping[str, str | None]]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """`cluster check` reports missing rights."""
     _, faults = validate_topics(destination, new)
     suspects = [topic for topic in new if isinstance(faults.get(topic.name), SettingRefused)]
     _, without, unaccepted = find_accepted_topics(destination, suspects)
@@ -286,9 +276,9 @@ def _validate_placement(
 def find_accepted_topics(
     destination: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Topics with accepted settings; settings left out; topics that need those. Creates nothing.
+    """Topics with accepted settings; settings left out; topics that need those.
 
-    Topics refused for another reason are in none.
+    Creates nothing. Leaves out topics refused otherwise.
     """
     wanted = {topic.name: topic for topic in topics}
     searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
@@ -383,6 +373,7 @@ def sync_configs(
     (source_configs, hidden), (destination_configs, hidden_destination) = (
         describe_visible_configs(side, topics, len(topics)) for side in (source, destination)
     )
+    setting_filter = build_setting_filter(link.mirror)
     defaults = fetch_default_configs(destination, [ACTIVE_TOPIC, STATE_TOPIC])
     known_keys, both = frozenset(defaults), sorted(set(source_configs) & set(destination_configs))
     promoted = {
@@ -393,25 +384,27 @@ def sync_configs(
     compaction = choose_compaction(
         link,
         state,
+        destination,
         configs,
         lambda new: find_lagging_topics(source, destination, {name: topics[name] for name in new}, wait_s),
     )
     cleaned = compaction.cleaned
     new_settings, changes = list[TopicSettings](), dict[str, Mapping[str, str | None]]()
     rows = [
-        _to_topic_row(name, "", "", SyncAction.SKIP, str(error), part=SyncCategory.CONFIGS)
+        to_topic_row(name, "", "", SyncAction.SKIP, str(error), part=SyncCategory.CONFIGS)
         for name, error in sorted({**hidden_destination, **hidden}.items())
     ]
     for name in both:
         factor = topics[name].replication_factor
         wanted = build_wanted_configs(
-            source_configs[name].overrides,
+            setting_filter.select(source_configs[name].overrides),
             source_configs[name].effective,
             factor,
             is_cleaned=name in cleaned,
         )
         wanted = keep_raised_limit(wanted, destination_configs[name].effective)
-        changes[name] = diff_configs(_keep_known(known_keys, wanted), destination_configs[name].overrides)
+        current = setting_filter.select(destination_configs[name].overrides)
+        changes[name] = diff_configs(_keep_known(known_keys, wanted), current)
     outcome = _apply_or_validate(destination, changes, dry_run=dry_run)
     staged = {
         name: _list_staged_settings(
@@ -423,9 +416,9 @@ def sync_configs(
     for name in both:
         overrides, before = source_configs[name].overrides, destination_configs[name].overrides
         rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
-        refused, is_held = unstageable.get(name, {}), name in compaction.held
+        refused, held = unstageable.get(name, {}), compaction.held.get(name, "")
         waiting = promoted[name], destination_configs[name], staged[name]
-        rows += _to_waiting_rows(name, *waiting, known_keys, refused, is_held=is_held)
+        rows += _to_waiting_rows(name, *waiting, known_keys, setting_filter, refused, held=held)
         settings = TopicSettings(
             mirror=link.mirror.name,
             topic=name,
@@ -517,23 +510,26 @@ def _to_waiting_rows(
     destination: TopicConfigs,
     staged: Mapping[str, str],
     known_keys: frozenset[str],
+    setting_filter: SettingFilter,
     refused: Mapping[str, RemoteFault],
     *,
-    is_held: bool,
+    held: str,
 ) -> list[DriftRow]:
     rows = []
     for key, value in sorted(source.overrides.items()):
         destination_value = destination.overrides.get(key, "")
         if key in NEVER_COPIED_KEYS:
             action, reason = SyncAction.KEEP, "belongs to the cluster: never copied"
+        elif key not in setting_filter:
+            action, reason = SyncAction.KEEP, "the mirror does not sync it (--exclude-settings)"
         elif known_keys and key not in known_keys:
             action, reason = SyncAction.SKIP, UNKNOWN_SETTING
         elif key in staged and isinstance(refused.get(key), SettingRefused):
             action, reason = SyncAction.SKIP, f"a promotion cannot set {staged[key]}: {refused[key]}"
         elif key in staged:
             action, reason = SyncAction.STAGE, f"set to {staged[key]} at promotion"
-            if is_held and key == "cleanup.policy":
-                reason = COMPACTION_HELD
+            if held and key == "cleanup.policy":
+                reason = held
         else:
             continue
         rows.append(
@@ -581,7 +577,7 @@ def _list_unknown_settings(known_keys: frozenset[str], overrides: Mapping[str, s
     return dict.fromkeys(unknown, UNKNOWN_SETTING)
 
 
-def _to_topic_row(
+def to_topic_row(
     name: str,
     source: str,
     destination: str,

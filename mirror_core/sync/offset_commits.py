@@ -163,7 +163,7 @@ class OwnCommittedOffsets:
             return {group: frozenset(offsets) for group, offsets in self._known.items()}
 
     def record_offset(self, group: str, partition: Partition, offset: Offset, source: Offset | None = None) -> None:
-        """We committed it for the source's (None: the same), or it was there already."""
+        """`source`: the source's offset, if another. Also for offsets that were there already."""
         with self._lock:
             self._other_process.get(group, {}).pop(partition, None)
             offsets, clamped_from = self._known.setdefault(group, {}), self._clamped_from.setdefault(group, {})
@@ -178,7 +178,6 @@ class OwnCommittedOffsets:
             self._changed[group] = None
 
     def forget_offsets(self, group: str, partitions: Collection[Partition]) -> None:
-        """Neither side has any of these now."""
         with self._lock:
             for offsets_by_group in (self._known, self._clamped_from, self._other_process):
                 for partition in partitions & offsets_by_group.get(group, {}).keys():
@@ -196,7 +195,7 @@ class OwnCommittedOffsets:
             return forgotten
 
     def pop_unwritten(self, max_offsets: int | None = None) -> list[OwnGroupOffsets]:
-        """Whole groups, oldest first, one at least. `requeue` them if writing fails."""
+        """Groups with all their offsets, oldest change first; at least one. Call `requeue` if writing fails."""
         records, count = list[OwnGroupOffsets](), 0
         with self._lock:
             for group in list(self._changed):
@@ -319,9 +318,9 @@ class PendingOffsetCommits:
     def set_topics(self, topic_ids: Mapping[str, FollowedTopic]) -> frozenset[str]:
         """Returns new ones, and others of the same name, of which earlier commits are dropped."""
         before, self.topic_ids = self.topic_ids, topic_ids
-        gone = {topic for topic, ids in before.items() if topic_ids.get(topic) != ids}
+        replaced = {topic for topic, ids in before.items() if topic_ids.get(topic) != ids}
         for group, offsets in list(self.committed.items()):
-            for partition in [p for p in offsets if p.topic in gone]:
+            for partition in [p for p in offsets if p.topic in replaced]:
                 self.discard(group, partition)
         return frozenset(topic for topic, ids in topic_ids.items() if before.get(topic) != ids)
 

@@ -202,7 +202,7 @@ class OffsetFollower:
                 self._stop.wait(began + _ROUND_INTERVAL_S - time.monotonic())
 
     def _take_up_topics(self) -> frozenset[str]:
-        """Returns new ones: what groups have committed there was not read."""
+        """Returns new topics, whose commits were not read."""
         recorded = self._recorded_topics
         if recorded is self.pending_commits.topic_ids:
             return frozenset()
@@ -211,7 +211,6 @@ class OffsetFollower:
         return new_topics
 
     def _fetch_all_committed(self, batches: GroupOffsetsClient, groups: list[str], topics: Collection[str]) -> None:
-        """Groups whose coordinator stays away are left to a sync."""
         remaining, deadline = set(groups), time.monotonic() + _SOURCE_TIMEOUT_S
         while remaining and not self._stop.is_set() and time.monotonic() < deadline:
             fetched = batches.fetch_attempt(dict.fromkeys(remaining))
@@ -229,7 +228,6 @@ class OffsetFollower:
                 self._stop.wait(_ROUND_INTERVAL_S)
 
     def _commit_without_source(self, pause_s: float) -> None:
-        """As far as the copy advances."""
         deadline = time.monotonic() + pause_s
         try:
             with self._open_rounds() as rounds:
@@ -277,7 +275,6 @@ class OffsetFollower:
         return OffsetCommitRounds(self._link.destination, self._check_still_owned, self._own)
 
     def _check_still_owned(self) -> None:
-        """The driver shows it by a write to the state topic."""
         self._ownership_shown.clear()
         self._ownership_requested.set()
         if not self._ownership_shown.wait(_OWNERSHIP_WAIT_S):

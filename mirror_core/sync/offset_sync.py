@@ -1,5 +1,3 @@
-"""Syncs consumer group offsets to the destination."""
-
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
@@ -64,7 +62,7 @@ class OffsetSyncResult:
     rows: list[DriftRow]
     records: list[StateRecord | Tombstone]
     has_read_all: bool
-    """The source told of all groups."""
+    """The source told of all groups and of what they have committed."""
 
 
 def sync_groups(
@@ -91,12 +89,10 @@ def sync_groups(
     partly_listed |= _list_without_coordinators(source, destination)
     own_offsets = OwnCommittedOffsets(link.mirror.name, state)
     share_groups = list_share_groups(groups.values())
-    decisions = _GroupDecisions(own_offsets, share_groups)
+    decisions = _GroupDecisions(own_offsets, share_groups, topics)
     fetched = fetch_group_offsets(source, groups.values())
-    for name, fault in fetched.faults.items():
-        if isinstance(fault, Unreachable):
-            raise fault
-        decisions.mark_uncommitted(name, None, str(fault))
+    _raise_unreachable(fetched)
+    has_read_all = source.name not in partly_listed and not fetched.faults
     recreated = _list_recreated_topics(
         link, state, source, {p.topic for o in fetched.offsets.values() for p in o.committed} & set(topics)
     )
@@ -118,13 +114,13 @@ def sync_groups(
     before = _fetch_before(
         destination,
         destination_groups,
-        {*orphaned_offsets, *(n for n, asked in source_offsets.items() if any(asked))},
+        {*orphaned_offsets, *fetched.faults, *(n for n, asked in source_offsets.items() if any(asked))},
         known_groups if destination.name in partly_listed else (),
     )
     decisions.mark_orphaned(orphaned_offsets, before.offsets, groups, unlisted, source.name)
     to_commit = dict[str, dict[Partition, tuple[Offset, str]]]()
     without_share_groups = share_groups if share_groups and not can_sync_share_groups(destination) else frozenset()
-    for name, (committed, open_partitions) in source_offsets.items():
+    for name in sorted(fetched.faults.keys() | source_offsets.keys()):
         if name in without_share_groups:
             decisions.mark_uncommitted(name, None, _NO_SHARE_GROUPS_TEXT)
             continue
@@ -132,6 +128,10 @@ def sync_groups(
         if isinstance(error, Unreachable):
             raise error
         offsets = before.offsets.get(name, _NO_OFFSETS)
+        if name in fetched.faults:
+            decisions.decide_unread(name, destination_groups.get(name), offsets, error, fetched.faults[name])
+            continue
+        committed, open_partitions = source_offsets[name]
         left_partitions = sorted(p for p in fetched.offsets[name].committed if p.topic in uncopied)
         if left_partitions:
             decisions.skip_uncopied(name, left_partitions)
@@ -151,8 +151,8 @@ def sync_groups(
         mirror=link.mirror.name,
         uncommitted=date_uncommitted(decisions.uncommitted, recorded.uncommitted, at_ms),
         share_groups=tuple(sorted(share_groups)),
-        share_groups_synced_ms=at_ms if share_groups else None,
-        share_groups_listed_by=link.mirror.group_filters,
+        share_groups_synced_ms=(at_ms if has_read_all else recorded.share_groups_synced_ms) if share_groups else None,
+        share_groups_listed_by=link.mirror.group_filters if has_read_all else recorded.share_groups_listed_by,
     )
     records: list[StateRecord | Tombstone] = [
         Tombstone(forgotten)
@@ -161,9 +161,13 @@ def sync_groups(
     records += own_offsets.pop_unwritten()
     if groups_left != recorded:
         records.append(groups_left)
-    return OffsetSyncResult(
-        sorted(decisions.rows, key=lambda row: row.subject), records, source.name not in partly_listed
-    )
+    return OffsetSyncResult(sorted(decisions.rows, key=lambda row: row.subject), records, has_read_all)
+
+
+def _raise_unreachable(fetched: FetchedGroupOffsets) -> None:
+    for fault in fetched.faults.values():
+        if isinstance(fault, Unreachable):
+            raise fault
 
 
 def _fetch_before(
@@ -172,7 +176,7 @@ def _fetch_before(
     groups: Collection[str],
     perhaps_unlisted: Collection[str],
 ) -> FetchedGroupOffsets:
-    """For idle groups. `perhaps_unlisted`: somebody may have gone on in those that are not listed."""
+    """`perhaps_unlisted`: somebody may have gone on in groups that are not listed."""
     fetched = fetch_group_offsets(
         destination, [listed_groups[n] for n in sorted(groups) if n in listed_groups and listed_groups[n].is_idle]
     )
@@ -192,7 +196,7 @@ def _drop_moved(
     decisions: _GroupDecisions,
     share_groups: frozenset[str],
 ) -> dict[str, dict[Partition, tuple[Offset, str]]]:
-    """They would undo newer ones of the offset follower, which does not follow share groups."""
+    """Drops commits that would undo newer ones of the offset follower, which ignores share groups."""
     groups = {*to_commit, *decisions.groups_ahead} - share_groups
     refetched = GroupOffsetsClient(source).fetch_attempt(dict.fromkeys(groups)).offsets if groups else {}
     moved = {
@@ -209,15 +213,15 @@ def _list_orphaned_offsets(
     source: Mapping[str, CommittedOffsets],
     topics: Collection[str],
 ) -> dict[str, frozenset[Partition]]:
-    """We committed them, and the source has no offset of any more."""
+    """Offsets that the mirror committed and the source no longer has."""
     wanted, orphaned_offsets = build_group_filter(link.mirror), dict[str, frozenset[Partition]]()
     for group, partitions in own_offsets.list_partitions().items():
         if group not in wanted or (group in groups and group not in source):
             continue
-        there = source.get(group, _NO_OFFSETS)
-        gone = {p for p in partitions if p.topic in topics} - there.committed.keys() - there.unstable
-        if gone:
-            orphaned_offsets[group] = frozenset(gone)
+        offsets = source.get(group, _NO_OFFSETS)
+        orphaned = {p for p in partitions if p.topic in topics} - offsets.committed.keys() - offsets.unstable
+        if orphaned:
+            orphaned_offsets[group] = frozenset(orphaned)
     return orphaned_offsets
 
 
@@ -236,12 +240,13 @@ def _list_recreated_topics(
 
 
 class _GroupDecisions:
-    def __init__(self, own_offsets: OwnCommittedOffsets, share_groups: frozenset[str]) -> None:
+    def __init__(self, own_offsets: OwnCommittedOffsets, share_groups: frozenset[str], topics: Collection[str]) -> None:
         self.rows = list[DriftRow]()
         self.groups_ahead = set[str]()
         """Further on the destination than on the source."""
         self._own_offsets = own_offsets
         self._share_groups = share_groups
+        self._topics = topics
         self._uncommitted = dict[tuple[str, str], UncommittedGroupOffset]()
         """By group and partition. A group's name may end as a partition's: "g" and "g orders-0"."""
 
@@ -304,7 +309,7 @@ class _GroupDecisions:
         unlisted: Collection[str],
         source: ClusterName,
     ) -> None:
-        """Not what others have committed there. `unlisted`: these may only lack a coordinator.
+        """Skips what others committed. `unlisted`: these may only lack a coordinator.
 
         What neither side has is forgotten, unless the group is not listed: it may be hidden.
         """
@@ -332,14 +337,7 @@ class _GroupDecisions:
     ) -> dict[Partition, tuple[Offset, str]]:
         if not committed and not open_partitions:
             self.rows.append(to_skip_row(name, "has committed nothing on mirror topics"))
-        elif destination_group and (name in self._share_groups) is not (destination_group.kind == SHARE_KIND):
-            self.mark_uncommitted(name, None, f"is a {destination_group.kind} group on the destination")
-        elif destination_group is not None and not destination_group.is_idle:
-            reason = f"has members on the destination (it is {destination_group.state} there): their progress is theirs"
-            self.skip(name, reason)
-        elif error is not None:
-            self.mark_uncommitted(name, None, str(error))
-        else:
+        elif not self._leave_group(name, destination_group, error):
             for partition in open_partitions:
                 self._skip_open_transaction(name, partition, before.committed.get(partition))
             for partition in sorted(committed.keys() & before.unstable):
@@ -351,6 +349,43 @@ class _GroupDecisions:
             }
             return {p: (offset, committed[p].metadata) for p, offset in to_commit.items() if offset is not None}
         return {}
+
+    def decide_unread(
+        self,
+        name: str,
+        destination_group: ConsumerGroup | None,
+        before: CommittedOffsets,
+        error: RemoteFault | None,
+        fault: RemoteFault,
+    ) -> None:
+        """For a group whose offsets the source does not tell: `fault`."""
+        if self._leave_group(name, destination_group, error):
+            return
+        standing = {p: row.progress for p, row in before.committed.items() if p.topic in self._topics}
+        unstable = sorted(p for p in before.unstable if p.topic in self._topics)
+        for partition, offset in sorted(standing.items()):
+            is_own = offset in self._own_offsets.find_known(name, partition)
+            standing_text = "the offset of an earlier sync" if is_own else "an offset that no sync has committed"
+            self.mark_uncommitted(
+                name, partition, f"{_UNREAD_TEXT}, and the destination has {standing_text}: {fault}", None, offset
+            )
+        for partition in unstable:
+            self.skip(name, OPEN_TRANSACTION_TEXT, partition)
+        if not standing and not unstable:
+            self.mark_uncommitted(name, None, f"{_UNREAD_TEXT}: {fault}")
+
+    def _leave_group(self, name: str, destination_group: ConsumerGroup | None, error: RemoteFault | None) -> bool:
+        """Whether the destination forbids commits for the group. `error`: it does not tell the group's offsets."""
+        if destination_group and (name in self._share_groups) is not (destination_group.kind == SHARE_KIND):
+            self.mark_uncommitted(name, None, f"is a {destination_group.kind} group on the destination")
+        elif destination_group is not None and not destination_group.is_idle:
+            reason = f"has members on the destination (it is {destination_group.state} there): their progress is theirs"
+            self.skip(name, reason)
+        elif error is not None:
+            self.mark_uncommitted(name, None, str(error))
+        else:
+            return False
+        return True
 
     def _skip_open_transaction(self, group: str, partition: Partition, before: CommittedOffset | None) -> None:
         reason = "the offset belongs to a transaction that is still open on the source"
@@ -459,6 +494,7 @@ _ORPHANED_TEXT: Final = (
     "the source has no such offset any more (deleted, expired, or hidden from the mirror), and the last one stays on"
     " the destination: delete it there if nobody should start from it"
 )
+_UNREAD_TEXT: Final = "the group could not be read on the source"
 _NO_SHARE_GROUPS_TEXT: Final = (
     "the destination's brokers have no share groups: with Kafka 4.2 or newer this one will be synced"
 )

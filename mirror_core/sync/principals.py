@@ -1,5 +1,3 @@
-"""Mirrorbook's own principals."""
-
 from __future__ import annotations
 
 from collections.abc import Set

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Set
 from dataclasses import dataclass, replace
 
 from mirror_core.decide.acl_plan import STAGED_PURPOSES
+from mirror_core.decide.filters import build_acl_filter
 from mirror_core.kafka.acl_requests import (
     AuthorizerOff,
     delete_acls,
@@ -73,7 +74,7 @@ def fence_old_tasks(link: MirrorLink, log: JournalLog, client: ClusterClient, to
 def lift_demotions(
     link: MirrorLink, log: JournalLog, client: ClusterClient, topics: Collection[str], *, ask_source: bool
 ) -> tuple[frozenset[Acl], list[DriftRow]]:
-    """Returns them, and rows for what could not be read."""
+    """Returns denials, and rows for what could not be read."""
     demoted = list_demotions(log.state, link.mirror.name, client.name, topics)
     source_demotions, rows = _read_source_demotions(link, topics) if ask_source else (set[Acl](), list[DriftRow]())
     source_demotions -= list_wanted_acls(log.state, client.name, demoted)
@@ -130,10 +131,13 @@ def record_withdrawn_rights(link: MirrorLink, forward: State, log: JournalLog, s
     if isinstance(source_acls, AuthorizerOff):
         return
     forward_entries = [e for e in forward.ledger.values() if e.cluster == source.name]
+    mirror_names = get_both_directions(link.mirror.name)
+    topics = {p.topic for name in mirror_names for p in forward.partitions.get(name, {})}
+    promoted = build_acl_filter(link.mirror, topics, ())  # what it excludes was never granted there
     granted = {
         e.acl
         for e in forward_entries
-        if e.mirror in get_both_directions(link.mirror.name) and e.purpose in STAGED_PURPOSES
+        if e.mirror in mirror_names and e.purpose in STAGED_PURPOSES and e.acl in promoted
     }
     source_own = source_acls.entries - {e.acl for e in forward_entries if e.purpose in LIFTABLE_PURPOSES}
     own_entries = (e for e in log.state.ledger_entries(link.mirror.name) if e.cluster == link.destination.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
+from mirror_core.decide.filters import build_setting_filter
 from mirror_core.decide.mirror_snapshot import MinIsrShortfall, join_limited
 from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS, build_promotion_configs, diff_configs
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
@@ -58,7 +59,10 @@ class PromotionConfigs:
         known_keys = list_known_settings(client, list(current)) if current else frozenset()
         self._client = client
         self._synced = dict[str, TopicSettings | None]()
-        self._before = {name: current[name].overrides for name in sorted(set(views) & set(current))}
+        setting_filter = build_setting_filter(link.mirror)
+        self._before = {
+            name: setting_filter.select(current[name].overrides) for name in sorted(set(views) & set(current))
+        }
         self._changes = dict[str, Mapping[str, str | None]]()
         self._policy_refused = set[str]()
         """Topics whose final cleanup.policy was refused: by the mirror's they would delete by age."""
@@ -69,7 +73,8 @@ class PromotionConfigs:
         for name, before in self._before.items():
             settings = self._synced[name] = state.topic_settings.get((link.mirror.name, name))
             if settings is not None:
-                wanted = build_promotion_configs(settings.overrides, views[name].replication_factor)
+                overrides = setting_filter.select(settings.overrides)
+                wanted = build_promotion_configs(overrides, views[name].replication_factor)
                 unsupported = {key for key in wanted if known_keys and key not in known_keys}
                 self._unsupported[name] = {key: wanted[key] for key in sorted(unsupported)}
                 wanted = {key: value for key, value in wanted.items() if key not in unsupported}
@@ -175,6 +180,7 @@ def _to_unlisted_row(topic: str) -> DriftRow:
         source="",
         destination="",
         action=SyncAction.REFUSE,
+        code="topic_not_listed",
         reason="not listed now; if it exists, it keeps the settings of a mirror topic until this is repeated",
     )
 

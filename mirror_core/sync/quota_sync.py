@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import Final
 
+import msgspec
+
 from mirror_core.decide.filters import build_principal_filter
 from mirror_core.decide.quota_plan import (
     EVERY_USER,
@@ -147,7 +149,8 @@ def _promote(
     for quota, value in planned.kept.items():
         yield make_quota_row(quota, SyncAction.KEEP, "set there by somebody else", destination=value)
     for entry in planned.refused:
-        yield make_quota_row(entry.quota, SyncAction.REFUSE, "no sync can have staged it: somebody else wrote it")
+        row = make_quota_row(entry.quota, SyncAction.REFUSE, "no sync can have staged it: somebody else wrote it")
+        yield msgspec.structs.replace(row, code="quota_forged")
 
 
 def restage_quotas(log: JournalLog, mirror: MirrorName, client: ClusterClient) -> None:

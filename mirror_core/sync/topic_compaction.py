@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mirror_core.decide.deletion_hold import find_compaction_start, is_compaction_held
-from mirror_core.decide.topic_settings import MIRROR_CONFIGS, compute_raised_limit, is_compacted
+from mirror_core.decide.topic_settings import (
+    MIRROR_CONFIGS,
+    RETENTION_PROMISE_KEYS,
+    compute_raised_limit,
+    diff_configs,
+    is_compacted,
+)
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
-from mirror_core.kafka.topics import TopicConfigs, alter_configs, describe_configs
-from mirror_core.model.errors import RemoteFault, SettingRefused, Unreachable
+from mirror_core.kafka.topics import TopicConfigs, alter_configs, describe_configs, try_alter_configs
+from mirror_core.model.errors import MissingPermission, RemoteFault, SettingRefused, Unreachable
 from mirror_core.model.mirror import FailureKind, GapFilling
 from mirror_core.model.names import Partition
 from mirror_core.model.task_messages import PartitionFailure
@@ -28,6 +34,7 @@ _MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
 COMPACTION_HELD: Final = "cleaning would delete records: not before the hold of deletions is over, or at promotion"
+COMPACTION_SOONER: Final = "cleaning would delete records sooner than the source does: not before promotion"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +43,14 @@ class CompactionChoice:
     """Since when the source is seen to compact the topic."""
     cleaned: Set[str]
     """Compacted on the destination, too."""
-    held: Set[str]
+    held: Mapping[str, str]
+    """Why not yet."""
 
 
 def choose_compaction(
     link: MirrorLink,
     state: State,
+    destination: ClusterClient,
     configs: Mapping[str, tuple[TopicConfigs, TopicConfigs]],
     find_lagging: Callable[[Set[str]], Set[str]],
 ) -> CompactionChoice:
@@ -58,11 +67,34 @@ def choose_compaction(
         for topic, (source, _) in configs.items()
     }
     if link.mirror.gaps is GapFilling.HIDDEN:
-        return CompactionChoice(since_ms, frozenset(), frozenset())
+        return CompactionChoice(since_ms, frozenset(), {})
     compacted = {topic for topic, since in since_ms.items() if since is not None}
     new = {topic for topic in compacted if not is_compacted(configs[topic][1].effective)}
     held = {topic for topic in new if is_compaction_held(since_ms[topic], now_ms=at_ms, hold_ms=hold_ms)}
-    return CompactionChoice(since_ms, compacted - held - find_lagging(new - held), held)
+    sooner = _find_sooner_cleaned(destination, {topic: configs[topic] for topic in compacted - held})
+    reasons = dict.fromkeys(held, COMPACTION_HELD) | dict.fromkeys(sooner, COMPACTION_SOONER)
+    return CompactionChoice(since_ms, compacted - reasons.keys() - find_lagging(new - reasons.keys()), reasons)
+
+
+def _find_sooner_cleaned(
+    destination: ClusterClient, configs: Mapping[str, tuple[TopicConfigs, TopicConfigs]]
+) -> set[str]:
+    """The destination refuses to keep their records as long as the source does."""
+    promises = {
+        topic: diff_configs(
+            {key: source.effective[key] for key in RETENTION_PROMISE_KEYS if key in source.effective},
+            {key: value for key, value in current.overrides.items() if key in RETENTION_PROMISE_KEYS},
+        )
+        for topic, (source, current) in configs.items()
+    }
+    wanted = {topic: changes for topic, changes in promises.items() if changes}
+    if not wanted:
+        return set()
+    try:
+        faults = try_alter_configs(destination, wanted, validate_only=True)
+    except MissingPermission:
+        return set()  # neither they nor the policy can be set
+    return {topic for topic, error in faults.items() if isinstance(error, SettingRefused)}
 
 
 def find_lagging_topics(

@@ -19,8 +19,6 @@ Invariants
 - Every length is checked before use; damaged input raises `batch.MalformedBatch` or
   `fields.MalformedResponse`, nothing else, and memory for decompression is bounded
   (`records.DecompressionBudget`).
-- A rewritten batch is never larger than the original one may be, so the destination accepts it.
 
-Start with `batch`, then `read_committed` and `reencode`. The request versions are chosen for all
-brokers of Kafka 4.x; each module says why.
+Start with `batch`, then `read_committed` and `reencode`.
 """

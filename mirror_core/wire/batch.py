@@ -109,7 +109,6 @@ def _parse_legacy_header(records: memoryview, start: int) -> BatchHeader:
 
 
 def crc_matches(header: BatchHeader, batch: memoryview) -> bool:
-    """Check before any change: a recomputed CRC would make corruption valid."""
     return bool(crc32.iscsi(batch[21:]) == header.crc)
 
 

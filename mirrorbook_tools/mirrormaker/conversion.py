@@ -13,6 +13,7 @@ from typing import Final
 
 import yaml
 
+from mirror_core.decide.topic_settings import ALWAYS_SYNCED_KEYS, parse_replication_factor
 from mirror_core.kafka.config import SASL_MECHANISMS, parse_addresses
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.findings import Finding
@@ -203,6 +204,8 @@ def _list_commands(config: Mm2Config, flow: Mm2Flow) -> Iterator[str]:
         *(word for expression in list_excluded_topics(config, flow) for word in ("--exclude-topics", expression)),
         *_list_group_options(config, flow),
         *(() if config.is_on(flow, "sync.topic.acls.enabled", default=True) else ("--exclude-principals", ".*")),
+        *(word for expression in _list_excluded_settings(config, flow) for word in ("--exclude-settings", expression)),
+        *_list_replication_options(config.setting(flow, "replication.factor")),
     )
     yield format_shell_command("mirrorbook", "cluster", "check", flow.source)
     yield format_shell_command("mirrorbook", "cluster", "check", flow.target)
@@ -232,6 +235,29 @@ def _list_group_options(config: Mm2Config, flow: Mm2Flow) -> Iterator[str]:
         yield from ("--groups", expression)
     for expression in config.expressions(flow, "groups.exclude", DEFAULT_GROUPS_EXCLUDE):
         yield from ("--exclude-groups", expression)
+
+
+def _list_excluded_settings(config: Mm2Config, flow: Mm2Flow) -> tuple[str, ...]:
+    if not config.is_on(flow, "sync.topic.configs.enabled", default=True):
+        return (".*",)
+    given = config.expressions(flow, "config.properties.exclude", ())
+    return tuple(expression for expression in given if not _is_always_synced(expression))
+
+
+def _is_always_synced(expression: str) -> bool:
+    return expression.replace("\\", "") in ALWAYS_SYNCED_KEYS
+
+
+def _list_replication_options(given: Property | None) -> tuple[str, ...]:
+    """None where Mirrorbook has no such number."""
+    if given is None:
+        return ()
+    policy = "default" if given.value.strip() == "-1" else given.value.strip()
+    try:
+        parse_replication_factor(policy, 1)
+    except BadRequest:
+        return ()
+    return ("--replication-factor", policy)
 
 
 def _list_differences(config: Mm2Config) -> Iterator[Finding]:
@@ -273,6 +299,7 @@ _CONVERTED: Final = frozenset(
         *("enabled", "topics", "topics.exclude", "topics.blacklist", "groups", "groups.exclude", "groups.blacklist"),
         *("replication.policy.class", "replication.policy.separator", "sync.topic.acls.enabled"),
         *("replication.policy.internal.topic.separator.enabled", "emit.checkpoints.enabled"),
+        *("sync.topic.configs.enabled", "config.properties.exclude", "config.properties.blacklist"),
         *("sync.group.offsets.enabled", "exactly.once.source.support", "offset-syncs.topic.location", "clusters"),
         *("source.cluster.alias", "target.cluster.alias", "name"),
     }
@@ -281,8 +308,8 @@ _CONVERTED: Final = frozenset(
 
 _LOGIN: Final = ("bootstrap.", "security.", "sasl.", "ssl.")
 """`_ClusterConversion` deals with them."""
-_FILTERS: Final = ("topics", "topics.exclude", "groups", "groups.exclude")
-_SETTINGS_SYNC: Final = ("sync.topic.configs.enabled", "config.properties.exclude", "config.properties.blacklist")
+_EXCLUDED_SETTINGS: Final = ("config.properties.exclude", "config.properties.blacklist")
+_FILTERS: Final = ("topics", "topics.exclude", "groups", "groups.exclude", *_EXCLUDED_SETTINGS)
 _TRANSFORMING: Final = ("transforms", "predicates", "key.converter", "value.converter", "header.converter")
 _CLIENTS: Final = ("consumer.", "producer.", "admin.", "client.", "bootstrap.", "security.", "sasl.", "ssl.")
 _INNER_WORK: Final = ("checkpoints.", "heartbeats.", "offset-syncs.", "emit.", "offset.lag.", "sync.group.", "refresh.")
@@ -300,10 +327,14 @@ def _list_settings(config: Mm2Config) -> Iterator[Finding]:
     for key, one in config.properties.items():
         owner, name = config.split_key(key)
         is_login = not isinstance(owner, Mm2Flow) and name.startswith(_LOGIN)
-        if not (is_login or name in _CONVERTED or _is_followed_provider(one, name)):
+        is_converted = name in _CONVERTED or (name == "replication.factor" and _list_replication_options(one))
+        if not (is_login or is_converted or _is_followed_provider(one, name)):
             yield _explain_setting(one, name)
         if name in _FILTERS:
             yield from _check_expressions(one)
+        if name in _EXCLUDED_SETTINGS:
+            needed = filter(_is_always_synced, split_list(one.value))
+            yield from (Finding("mm2_setting_needed", one.key, line=one.line, expression=e) for e in needed)
 
 
 def _is_followed_provider(one: Property, name: str) -> bool:
@@ -314,7 +345,7 @@ def _is_followed_provider(one: Property, name: str) -> bool:
 def _explain_setting(one: Property, name: str) -> Finding:
     if name == "replication.factor":
         return Finding("mm2_replication_factor", one.key, line=one.line)
-    if name in _SETTINGS_SYNC or name == "use.defaults.from":
+    if name == "use.defaults.from":
         return Finding("mm2_settings_sync", one.key, line=one.line)
     if name.endswith(".interval.seconds"):
         return Finding("mm2_interval", one.key, line=one.line)

@@ -9,26 +9,36 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mirror_core.decide.approval_rules import explain_not_approved, select_valid_approvals
+from mirror_core.decide.command_rules import MirrorCommand
 from mirror_core.decide.failure_remedies import RecoveryAction
-from mirror_core.decide.mirror_change import FilterChange, explain_other_choice, format_plan
+from mirror_core.decide.mirror_change import (
+    FilterChange,
+    explain_other_choice,
+    format_plan,
+    format_split,
+    split_filters,
+)
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind, RunState, find_last_begun
 from mirror_core.model.text import escape_invisible_lines
+from mirrorbook_airflow.airflow_variables import add_form_mirror
 from mirrorbook_airflow.approvals import (
     format_approvers,
     make_approval_policy,
     make_question_id,
+    pull_result,
     record_shown_plan,
 )
 from mirrorbook_airflow.errors import airflow_errors
 from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.markdown import format_action, format_recovery
-from mirrorbook_airflow.mirror_lookup import find_mirror
+from mirrorbook_airflow.mirror_lookup import find_mirror, list_silent_clusters
 from mirrorbook_airflow.object_store import copy_to_object_store
-from mirrorbook_airflow.operators import COPY_TIMEOUT, MirrorOperator
-from mirrorbook_airflow.runbook import format_conductor
+from mirrorbook_airflow.operators import COPY_TIMEOUT, FILTER_TEXTS, MirrorOperator
+from mirrorbook_airflow.runbook import LEAF_RULE, format_conductor
 from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
@@ -79,7 +89,7 @@ class ControlMirror(MirrorOperator):
     def __init__(
         self, *, show: BaseOperator, approvals: Sequence[BaseOperator], approvers: Sequence[str] = (), **kwargs: Any
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(trigger_rule=LEAF_RULE, **kwargs)
         self.show_task = show.task_id
         self.approval_tasks = tuple(task.task_id for task in approvals)
         self.approvers = tuple(approvers)
@@ -87,7 +97,10 @@ class ControlMirror(MirrorOperator):
     timeout = COPY_TIMEOUT  # `recover` may salvage whole logs, `leave_behind` goes through a failover
 
     def execute(self, context: Context) -> str:
+        pull_result(context, self.show_task, "hash")  # whoever skipped that wants nothing done
         with airflow_errors():
+            if context["params"]["action"] == "delete" and _is_deleted(self.mirror):
+                return "deleted already"  # by an attempt before this one, whose process was killed
             link, state = find_mirror(self.mirror)
             change = _plan_change(link, state, context, was_planned=True)
             if change:
@@ -128,14 +141,18 @@ def _plan_change(
         return _plan_recovery_change(link, context)
     if action == "change":
         return _plan_filter_change(link, state, context, was_planned=was_planned)
+    if action == "split":
+        return _plan_split_change(link, state, context, was_planned=was_planned)
     if action not in _ACTIONS_TO_APPROVE or (action == "stop" and mirror.desired is DesiredState.STOPPED):
         return None
-    if was_planned and action != "stop" and _find_ended_run(state, mirror.name, action):
+    if was_planned and action in _ENDS_OF_RUNS and _find_ended_run(state, mirror.name, action):
         return None
     hashed_values = [action, mirror.name, str(mirror.created_ms), mirror.source_id, mirror.destination_id]
     lines = [_ACTIONS_TO_APPROVE[action].format(source=mirror.source, destination=mirror.destination)]
     run_id, losses = "", tuple[str, ...]()
-    if action != "stop":
+    if action == "delete":
+        lines += _list_deletion_effects(link)
+    if action in _ENDS_OF_RUNS:
         run = _require_active_run(state, mirror.name, action)
         run_id = run.id
         hashed_values += [run.id, str(bool(params["take_over"]))]
@@ -154,6 +171,7 @@ def _plan_change(
 _ACTIONS_TO_APPROVE: Final = MappingProxyType(
     {
         "stop": "Ends mirroring from {source} to {destination}, and records the last mirrored offsets",
+        "delete": "Forgets the mirror from {source} to {destination}; its topics stay",
         "abort": "Gives the run up: applications stay on {source}, or may write there again",
         "leave_behind": (
             "Leaves behind what the run has stopped for: it stays on {source} only. Then the run goes on and promotes "
@@ -162,6 +180,23 @@ _ACTIONS_TO_APPROVE: Final = MappingProxyType(
     }
 )
 """Actions that need approval, and what they do."""
+
+
+def _list_deletion_effects(link: MirrorLink) -> list[str]:
+    from mirror_core.mirrors.mirror_commands import preview
+
+    preview_of_deletion = preview(link, MirrorCommand.DELETE)
+    preview_of_deletion.raise_refusal()
+    return [*preview_of_deletion.lines[1:]]
+
+
+def _is_deleted(mirror: str) -> bool:
+    """No known cluster has it, and each has answered."""
+    try:
+        find_mirror(mirror)
+    except BadRequest:
+        return not list_silent_clusters()
+    return False
 
 
 def _list_losses(state: State, run: Run) -> tuple[str, ...]:
@@ -198,15 +233,27 @@ def _set_desired_state(link: MirrorLink, state: DesiredState, command: Callable[
     return (link.mirror if link.mirror.desired is state else command(link)).desired
 
 
-def _pause(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
-    from mirror_core.mirrors.mirror_commands import pause_mirror
+def _select_topics(link: MirrorLink, context: Context) -> tuple[str, ...]:
+    """Empty: the whole mirror is meant."""
+    from mirror_core.mirrors.mirror_commands import select_topics
 
+    expressions = context["params"]["topics"]
+    return select_topics(link.mirror, find_mirror(link.mirror.name)[1], expressions) if expressions else ()
+
+
+def _pause(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    from mirror_core.mirrors.mirror_commands import pause_mirror, pause_topics
+
+    if topics := _select_topics(link, context):
+        return f"paused: {join_limited(pause_topics(link, topics).paused_topics)}"
     return f"desired: {_set_desired_state(link, DesiredState.PAUSED, pause_mirror)}"
 
 
 def _resume(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
-    from mirror_core.mirrors.mirror_commands import resume_mirror
+    from mirror_core.mirrors.mirror_commands import resume_mirror, resume_topics
 
+    if topics := _select_topics(link, context):
+        return f"paused: {join_limited(resume_topics(link, topics).paused_topics) or 'none'}"
     return f"desired: {_set_desired_state(link, DesiredState.STARTED, resume_mirror)}"
 
 
@@ -339,14 +386,6 @@ def _recover(link: MirrorLink, context: Context, approved: ControlChange | None)
 
 KEEP_PRESENT_FILTER: Final = "as now"
 """What the form shows for filters that stay."""
-FILTER_TEXTS: Final = MappingProxyType(
-    {
-        "topics": "all topics",
-        "exclude_topics": "topics to leave out",
-        "groups": "all groups",
-        "exclude_groups": "groups to leave out",
-    }
-)
 LEAVING_NOT_CHOSEN: Final = "not chosen"
 LEAVING_CHOICES: Final = MappingProxyType(
     {LEAVING_NOT_CHOSEN: None, "release": TopicAccess.RELEASED, "keep closed": TopicAccess.CLOSED}
@@ -358,11 +397,11 @@ def _read_filter_change(params: Mapping[str, Any]) -> FilterChange:
         patterns = tuple(params[name])
         return None if patterns == (KEEP_PRESENT_FILTER,) else patterns
 
+    filters: dict[str, Any] = {name: read(f"new_{name}") for name in FILTER_TEXTS}
+    factor = params["new_replication_factor"]
     return FilterChange(
-        topics=read("new_topics"),
-        exclude_topics=read("new_exclude_topics"),
-        groups=read("new_groups"),
-        exclude_groups=read("new_exclude_groups"),
+        **filters,
+        replication_factor=None if factor == KEEP_PRESENT_FILTER else factor,
         access=LEAVING_CHOICES[params["leaving_topics"]],
     )
 
@@ -399,6 +438,43 @@ def _change(link: MirrorLink, context: Context, approved: ControlChange | None) 
     return "\n".join([*lines, "changed"])
 
 
+def _delete(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    from mirror_core.mirrors.mirror_commands import delete_mirror
+
+    left = delete_mirror(link)
+    return "\n".join([*left, f"deleted; its topics are still on cluster {link.mirror.destination}"])
+
+
+def _plan_split_change(link: MirrorLink, state: State, context: Context, *, was_planned: bool) -> ControlChange | None:
+    from mirror_core.mirrors.mirror_change import prepare_split
+
+    into, topics = MirrorName(context["params"]["split_into"] or ""), tuple(context["params"]["topics"])
+    if not into or not topics:
+        raise BadRequest(
+            f"mirror {link.mirror.name}: split needs `split_into`, a name for the new mirror, and `topics`"
+        )
+    if was_planned and (new := state.mirrors.get(into)) and new.topics == topics:
+        remaining, _ = split_filters(link.mirror, into, topics)
+        if remaining == link.mirror:
+            return None  # by an attempt before this one, whose process was killed
+    plan = prepare_split(link, state, into, topics)
+    if plan.refused:
+        raise Refused(f"mirror {link.mirror.name}: split", plan.refused, reason_code="split_refused")
+    return ControlChange(
+        plan.hash, format_action("split", link.mirror.name, plan.hash, list(format_split(plan, link.mirror)))
+    )
+
+
+def _split(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:
+    from mirror_core.mirrors.mirror_change import split_mirror
+
+    into, lines = context["params"]["split_into"], list[str]()
+    if approved is not None:
+        split_mirror(link, into, tuple(context["params"]["topics"]), approved.hash, lines.append)
+    add_form_mirror(into, link.mirror.destination)
+    return "\n".join([*lines, f"split: mirror {into} is {link.mirror.desired}, as {link.mirror.name} is"])
+
+
 ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, ControlChange | None], str]]] = MappingProxyType(
     {
         "pause": _pause,
@@ -407,6 +483,8 @@ ACTIONS: Final[Mapping[str, Callable[[MirrorLink, Context, ControlChange | None]
         "start": _start,
         "throttle": _throttle,
         "change": _change,
+        "split": _split,
+        "delete": _delete,
         "recover": _recover,
         "abort": _abort,
         "leave_behind": _leave_behind,

@@ -14,13 +14,12 @@ from typing import Any, Final
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import Param, TriggerRule
 
-from mirror_core.model.run import RunKind, RunMode
+from mirror_core.model.run import RunMode
 from mirrorbook_airflow.approvals import CheckApprovers
 from mirrorbook_airflow.control_tasks import (
     ACTIONS as CONTROL_ACTIONS,
 )
 from mirrorbook_airflow.control_tasks import (
-    FILTER_TEXTS,
     KEEP_PRESENT_FILTER,
     LEAVING_CHOICES,
     LEAVING_NOT_CHOSEN,
@@ -31,6 +30,7 @@ from mirrorbook_airflow.control_tasks import (
 from mirrorbook_airflow.drill_tasks import BOTH_MODES, CleanDrill, DrillMirror
 from mirrorbook_airflow.fence_watch import CheckWatchers, ContinueFenceWatch, WatchFences
 from mirrorbook_airflow.operators import (
+    FILTER_TEXTS,
     MAX_ACTIVE_RUNS,
     MAX_PARALLEL_TASKS,
     CheckClusters,
@@ -56,16 +56,16 @@ from mirrorbook_airflow.params import (
 )
 from mirrorbook_airflow.replicate_tasks import WATCH_RETRIES, WatchAgain, WatchDataPlane
 from mirrorbook_airflow.runbook import (
-    CheckEnded,
-    RunTasks,
     chain_tasks,
     make_approval_tasks,
     make_failback_tasks,
     make_failover_tasks,
+    name_mirror,
+    name_set,
 )
-from mirrorbook_airflow.set_tasks import make_set_failback_tasks, make_set_tasks
 
 DAG_PREFIX: Final = "mirror_"
+_FACTOR_TEXT: Final = "of topics that are created: `source`, `default` (the destination's) or a number"
 
 
 class TargetKind(StrEnum):
@@ -109,41 +109,16 @@ def read_texts() -> Mapping[str, Mapping[str, str]]:
     return tomllib.loads(files("mirrorbook_airflow").joinpath("dag_texts.toml").read_text(encoding="utf-8"))
 
 
-def _end_with_done(mirror: str, kind: RunKind, tasks: RunTasks, mode: RunMode = RunMode.PLANNED) -> None:
-    tasks.last >> CheckEnded(task_id="done", mirror=mirror, kind=kind, mode=mode, begin=tasks.begin)
-
-
 def _build_failover(mirror: str) -> None:
-    _end_with_done(mirror, RunKind.FAILOVER, make_failover_tasks(mirror, f"Fail over mirror {mirror}?"))
+    make_failover_tasks(name_mirror(mirror))
 
 
 def _build_unplanned(mirror: str) -> None:
-    question = f"Fail over mirror {mirror} without its source? Records that were not copied will be lost."
-    tasks = make_failover_tasks(mirror, question, mode=RunMode.UNPLANNED)
-    _end_with_done(mirror, RunKind.FAILOVER, tasks, RunMode.UNPLANNED)
+    make_failover_tasks(name_mirror(mirror), RunMode.UNPLANNED)
 
 
 def _build_failback(mirror: str) -> None:
-    tasks = make_failback_tasks(
-        mirror,
-        question=f"Fail back mirror {mirror}?",
-        home_question=f"Bring applications of mirror {mirror} home?",
-        strategies="{{ params.strategies or '' }}",
-    )
-    _end_with_done(mirror, RunKind.FAILBACK, tasks)
-
-
-def _build_set_failover(name: str) -> None:
-    make_set_tasks(name, f"Fail over set {name}?")
-
-
-def _build_set_unplanned(name: str) -> None:
-    question = f"Fail over set {name} without its sources? Records that were not copied will be lost."
-    make_set_tasks(name, question, mode=RunMode.UNPLANNED)
-
-
-def _build_set_failback(name: str) -> None:
-    make_set_failback_tasks(name, f"Fail back set {name}?", home_question=f"Bring applications of set {name} home?")
+    make_failback_tasks(name_mirror(mirror), "{{ params.strategies or '' }}")
 
 
 def _build_create(mirror: str) -> None:
@@ -227,9 +202,15 @@ def _make_create_params() -> dict[str, Param]:
     return {
         "source": cluster_param("Connection (type `kafka_cluster`) of the source"),
         "destination": cluster_param("Connection of the destination"),
-        "topics": Param([".*"], **patterns, description_md="Regular expressions for whole topic names, one a line"),
-        "exclude_topics": Param([], **patterns, description_md="Topics to leave out; exclusion wins"),
-        "groups": Param([".*"], **patterns, description_md="Consumer groups whose offsets are synced"),
+        **{
+            kind: Param(
+                [] if kind.startswith("exclude_") else [".*"],
+                **patterns,
+                description_md=f"Regular expressions, one a line: {text}",
+            )
+            for kind, text in FILTER_TEXTS.items()
+        },
+        "replication_factor": Param("source", type="string", description_md=f"Replication factor {_FACTOR_TEXT}"),
         "gaps": Param(
             "as rights allow",
             enum=["as rights allow", "markers", "hidden"],
@@ -251,6 +232,11 @@ def _make_control_params() -> dict[str, Param]:
             )
             for kind, text in FILTER_TEXTS.items()
         },
+        "new_replication_factor": Param(
+            KEEP_PRESENT_FILTER,
+            type="string",
+            description_md=f"`change`: replication factor, from now on, {_FACTOR_TEXT}",
+        ),
         "leaving_topics": Param(
             LEAVING_NOT_CHOSEN,
             type="string",
@@ -268,7 +254,11 @@ def _make_control_params() -> dict[str, Param]:
             [],
             type="array",
             items={"type": "string"},
-            description_md="`recover`: regular expressions of topic names, one a line; empty: all FAILED ones",
+            description_md="`pause`, `resume`, `recover`, `split`: regular expressions of topic names, one a line. "
+            "With none `pause` and `resume` mean the whole mirror, `recover` all FAILED ones",
+        ),
+        "split_into": Param(
+            None, type=["string", "null"], description_md="`split`: name of the new mirror, which gets `topics`"
         ),
         "recover_action": Param(
             RECOVERY_ACTIONS[0],
@@ -376,22 +366,22 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
         "failover_unplanned": DagAction(
             build=_build_unplanned,
             group=_build_unplanned,
-            params=lambda: {"master": spark_master_param()},
+            params=lambda: {"master": spark_master_param(), "leave_behind": leave_behind_param()},
             is_runbook=True,
             has_deadline=True,
             covers_reverse=False,
         ),
         "failover_set": DagAction(
-            build=_build_set_failover,
+            build=lambda name: make_failover_tasks(name_set(name)),
             target=TargetKind.SET,
             params=_make_set_params,
             is_runbook=True,
             has_deadline=True,
         ),
         "failover_set_unplanned": DagAction(
-            build=_build_set_unplanned,
+            build=lambda name: make_failover_tasks(name_set(name), RunMode.UNPLANNED),
             target=TargetKind.SET,
-            params=lambda: {"master": spark_master_param()},
+            params=lambda: {"master": spark_master_param(), "leave_behind": leave_behind_param()},
             is_runbook=True,
             has_deadline=True,
         ),
@@ -408,7 +398,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             covers_reverse=False,
         ),
         "failback_set": DagAction(
-            build=_build_set_failback,
+            build=lambda name: make_failback_tasks(name_set(name), "{{ params.strategy or '' }}"),
             target=TargetKind.SET,
             params=_make_set_failback_params,
             is_runbook=True,

@@ -86,13 +86,26 @@ def list_silent_clusters() -> dict[str, str]:
 
 
 def list_watched_links(names: Collection[str]) -> list[MirrorLink]:
-    """These mirrors, or all that owe a cluster something, or have to look after what they paid, or that a run holds,
-    which may be one that nobody conducts."""
-    from mirror_core.state.mirror_link import find_mirror_link, load_clusters, make_mirror_link
+    """These mirrors, with the other direction of each if that has a fence; or all that owe a cluster something, or have
+    to look after what they paid, or that a run holds, which may be one that nobody conducts."""
+    from mirror_core.state.mirror_link import (
+        find_mirror_link,
+        list_both_directions,
+        load_clusters,
+        make_mirror_link,
+        read_both_states,
+    )
 
     config = load_clusters(provide_config("all-clusters", require_clusters() if names else list_clusters()))
     if names:
-        return [find_mirror_link(config, name)[0] for name in names]
+        named = [find_mirror_link(config, name) for name in names]
+        owing = {
+            mirror.name: make_mirror_link(config, mirror)
+            for link, state in named
+            for mirror, recorded in list_both_directions(link.mirror, read_both_states(link, state))
+            if mirror.name in recorded.pending_fences
+        }
+        return [*(owing | {link.mirror.name: link for link, _ in named}).values()]
     watched = {
         mirror.name: mirror
         for state, mirror in _list_recorded_mirrors()

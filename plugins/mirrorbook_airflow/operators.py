@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.sdk import AssetAlias, BaseOperator
@@ -90,8 +91,19 @@ class MirrorOperator(BaseOperator):
         emit_event(MirrorName(self.mirror), self.alias, context, details)
 
 
-FILTERS: Final = frozenset({"topics", "exclude_topics", "groups"})
-"""Parameters of DAG mirror_create that DAG mirror_control may change."""
+FILTER_TEXTS: Final = MappingProxyType(
+    {
+        "topics": "all topics",
+        "exclude_topics": "topics to leave out",
+        "groups": "all groups",
+        "exclude_groups": "groups to leave out",
+        "principals": "all principals whose rights are synced",
+        "exclude_principals": "principals whose rights are not synced",
+        "exclude_rights": "rights not to sync, such as `READ TOPIC orders.*`",
+        "exclude_settings": "topic settings not to sync",
+    }
+)
+"""What DAG mirror_create takes and DAG mirror_control may change."""
 
 
 class CreateMirror(MirrorOperator):
@@ -111,7 +123,8 @@ class CreateMirror(MirrorOperator):
         wanted: dict[str, Any] = {name: params[name] for name in ("source", "destination")}
         with airflow_errors():
             clusters = (*wanted.values(),)
-            wanted |= {name: tuple(params[name]) for name in ("topics", "exclude_topics", "groups")}
+            wanted |= {name: tuple(params[name]) for name in FILTER_TEXTS}
+            wanted["replication_factor"] = params["replication_factor"]
             config = load_clusters(provide_mirror_config(self.mirror, clusters))
             try:
                 existing = find_mirror_link(config, self.mirror)[0].mirror
@@ -126,7 +139,8 @@ class CreateMirror(MirrorOperator):
             wanted["gaps"] = gaps or existing.gaps
             differing = [name for name, value in wanted.items() if getattr(existing, name) != value]
             if differing:
-                ways = [] if {*differing} - FILTERS else ["DAG mirror_control, action change, changes its filters"]
+                is_changeable = {*differing} <= {*FILTER_TEXTS, "replication_factor"}
+                ways = [] if not is_changeable else ["DAG mirror_control, action change, changes its filters"]
                 reasons = [*(f"with other {name}" for name in differing), *ways]
                 raise Refused(f"mirror {self.mirror} exists already", reasons, reason_code="mirror_differs")
             add_clusters(clusters)

@@ -85,12 +85,13 @@ def gate_limit_param() -> Param:
 
 
 def leave_behind_param() -> Param:
-    """Whether a planned failover goes on without what nobody leads on the source."""
+    """Whether a failover goes on without what cannot be copied in full."""
     return Param(
         False,
         type="boolean",
-        description_md="Leave partitions behind that have no leader on the source: they are promoted with what the "
-        "destination has, and the rest stays on the source only, until a failback. The plan names them",
+        description_md="Leave partitions behind that have no leader on the source or, without the source, of which the "
+        "destination never had a complete copy: they are promoted with what the destination has, and the rest stays on "
+        "the source only. The plan names them",
     )
 
 

@@ -7,39 +7,43 @@ from task to task Airflow takes seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk import BaseOperator, TaskGroup, TriggerRule
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from mirror_core.decide.certificate_coverage import check_as_copied
-from mirror_core.decide.source_probe import format_planned_failover_hint, format_waiting_run
 from mirror_core.decide.steps import (
-    RUN_STEPS,
     StepNeed,
     find_no_return_step,
     list_standstill_steps,
     list_step_names,
     list_steps_needing,
+    list_undisturbed_steps,
 )
 from mirror_core.decide.truncation import AllowedStrategies
-from mirror_core.model.errors import LostOwnership, Refused
+from mirror_core.model.config_sections import MirrorSet
+from mirror_core.model.errors import LostOwnership, MirrorError, Refused
 from mirror_core.model.figures import list_figure_rows
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.model.run import AIRFLOW_CONDUCTOR_PREFIX, RunKind, RunMode
-from mirror_core.model.text import escape_invisible, escape_invisible_lines
+from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.approvals import (
     ApprovePlan,
     ApproveSecond,
     GoAhead,
-    GoAheadApprovals,
     GoAheadTask,
+    find_planned_set,
     format_approvers,
     format_single_question,
     has_second_question,
+    list_member_runs,
     make_approval_policy,
     read_go_ahead,
     read_shown_plan,
@@ -48,28 +52,35 @@ from mirrorbook_airflow.approvals import (
 from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS, HOME_ALIAS, emit_home, emit_switched
 from mirrorbook_airflow.catch_up_wait import AwaitCatchUp
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan
-from mirrorbook_airflow.mirror_lookup import find_mirror
-from mirrorbook_airflow.operators import CHANGE_TIMEOUT, COPY_TIMEOUT, CUT_OVER_TIMEOUT, READ_TIMEOUT, MirrorOperator
+from mirrorbook_airflow.markdown import PROVE_STEP, format_comparisons, format_plan, format_set_plans
+from mirrorbook_airflow.mirror_lookup import find_mirror, find_set
+from mirrorbook_airflow.operators import (
+    CHANGE_TIMEOUT,
+    COPY_TIMEOUT,
+    CUT_OVER_TIMEOUT,
+    MAP_INDEX,
+    READ_TIMEOUT,
+    TASK_DEFAULTS,
+)
 from mirrorbook_airflow.page import get_page_root
 from mirrorbook_airflow.params import must_ask_two_people
+from mirrorbook_airflow.replicate_tasks import DAG_ID as REPLICATE_DAG
 from mirrorbook_airflow.replicate_tasks import ReplicateMirror
-from mirrorbook_airflow.run_status import LAST_WORDS_TASK, LogMirrorStatus
 from mirrorbook_airflow.worker_services import make_services
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from mirror_core.model.run import Run, StepRecord
-    from mirror_core.runbook.failback_conductor import Failback
-    from mirror_core.runbook.failover_conductor import Failover
+    from mirror_core.model.run import StepRecord
+    from mirror_core.runbook.failback_conductor import SetFailback
+    from mirror_core.runbook.set_conductor import MemberRun
+    from mirror_core.runbook.set_failover import SetFailover
+    from mirror_core.state.mirror_link import MirrorLink
     from mirror_core.state.state_records import State
 
-STANDSTILL_STEP: Final = list_standstill_steps(RunKind.FAILOVER)[0]
-"""The step from which on a planned failover keeps applications from writing."""
 SWITCH_STEP: Final = "switch"
 CUT_OVER_TASK: Final = "cut_over"
-GO_AHEAD_QUESTION: Final = "Stop applications of mirror {mirror} now?"
+LAST_WORDS_TASK: Final = "last_words"
 _WHOLE_LOG_STEPS: Final = frozenset(
     {
         "align",
@@ -83,44 +94,94 @@ _WHOLE_LOG_STEPS: Final = frozenset(
 )
 LOST_OWNERSHIP_KEY: Final = "lost"
 """XCom of a step whose run another process took over."""
+LEAF_RULE: Final = TriggerRule.NONE_FAILED
+"""Anybody who may clear tasks may mark one as skipped: a leaf that is skipped with it makes a green run."""
+FailbackTasks = tuple[str, str]
+"""Ids of the tasks that begin a failback and plan it."""
 
 
-class RunOperator(MirrorOperator):
-    timeout = CHANGE_TIMEOUT
+class RunOperator(BaseOperator):
+    """A task of the failover or the failback of a mirror, or of a set of mirrors that go together."""
 
-    template_fields: Sequence[str] = ("mirror", "strategies")
+    template_fields: Sequence[str] = ("mirror", "set_name", "strategies")
+    timeout: ClassVar[timedelta] = CHANGE_TIMEOUT
 
-    def __init__(self, *, kind: RunKind, mode: RunMode = RunMode.PLANNED, strategies: str = "", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(
+        self,
+        *,
+        mirror: str = "",
+        set_name: str = "",
+        kind: RunKind = RunKind.FAILOVER,
+        mode: RunMode = RunMode.PLANNED,
+        strategies: str = "",
+        failback: FailbackTasks | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`failback`: this is the failover home of a set."""
+        super().__init__(**{**TASK_DEFAULTS, "execution_timeout": self.timeout, **kwargs})
+        self.mirror = mirror
+        self.set_name = set_name
         self.kind = kind
         self.mode = mode
         self.strategies = strategies
+        self.failback = failback
+        self.plan_task = ""
 
-    @property
-    def plan_choice(self) -> Any:
-        """A failover's mode; a failback's allowed strategies."""
-        return self.mode if self.kind is RunKind.FAILOVER else AllowedStrategies.parse(tuple(self.strategies.split()))
+    def find_members(self, context: Context) -> MirrorSet:
+        """Those that were planned, as soon as they were. A mirror alone is a set without a name."""
+        if self.mirror:
+            return MirrorSet("", (MirrorName(self.mirror),))
+        if self.plan_task:
+            return find_planned_set(context, self.plan_task, self.set_name, self.kind)
+        return self._find_way_home(context, *self.failback) if self.failback else find_set(self.set_name, self.kind)
 
-    def make_conductor(self, context: Context, steps: Sequence[str] = ()) -> Failover | Failback:
+    def _find_way_home(self, context: Context, begin_task: str, plan_task: str) -> MirrorSet:
+        """The reverse mirrors of those that are to go home."""
+        attempt = context["ti"].xcom_pull(task_ids=begin_task)
+        members = find_planned_set(context, plan_task, self.set_name, RunKind.FAILBACK)
+        failback: Any = self._make_conductor(members, RunKind.FAILBACK, context, ())
+        failback.refuse_superseded(attempt)
+        way_home = failback.make_way_home(attempt)
+        if way_home is None:
+            raise Refused(f"failback {attempt} of set {self.set_name}", ["all its mirrors are home"], "already_home")
+        home_set: MirrorSet = way_home.mirror_set
+        return home_set
+
+    def make_conductor(self, context: Context, steps: Sequence[str] = ()) -> SetFailover | SetFailback:
         """For these steps; all tasks of the DAG run conduct in the same name."""
-        from mirror_core.runbook.failback_conductor import Failback
+        return self._make_conductor(self.find_members(context), self.kind, context, steps)
+
+    def _make_conductor(
+        self, members: MirrorSet, kind: RunKind, context: Context, steps: Sequence[str]
+    ) -> SetFailover | SetFailback:
+        from mirror_core.runbook.failback_conductor import Failback, SetFailback
         from mirror_core.runbook.failover_conductor import Failover
+        from mirror_core.runbook.set_failover import SetFailover
 
-        link, _ = find_mirror(self.mirror)
-        conductor_class = Failover if self.kind is RunKind.FAILOVER else Failback
-        params = context["params"]
-        return conductor_class(
-            link,
-            make_services(link.config.path, steps, params["master"]),
-            started_by=format_conductor(context),
-            print_line=self.log_line,
-            gate_limit_s=params.get("gate_limit_s"),
-            leave_behind=self.mode is RunMode.PLANNED and bool(params.get("leave_behind")),
-        )
+        params, conductor_class = context["params"], Failover if kind is RunKind.FAILOVER else Failback
+        links = {name: find_mirror(name)[0] for name in members.mirrors}
+        conductors: Any = {
+            name: conductor_class(
+                link,
+                make_services(link.config.path, steps, params["master"]),
+                started_by=format_conductor(context),
+                print_line=partial(self.log_line, prefix="" if members.is_mirror_alone else f"{name}: "),
+                gate_limit_s=params.get("gate_limit_s"),
+                leave_behind=bool(params.get("leave_behind")),
+            )
+            for name, link in links.items()
+        }
+        if kind is RunKind.FAILOVER:
+            return SetFailover(members, conductors, self.mode, print_line=self.log_line)
+        allowed = AllowedStrategies.parse(tuple(self.strategies.split()))
+        return SetFailback(members, conductors, allowed, print_line=self.log_line)
 
-    def log_line(self, line: str) -> None:
+    def read_states(self, context: Context) -> list[tuple[MirrorLink, State]]:
+        return [find_mirror(name) for name in self.find_members(context).mirrors]
+
+    def log_line(self, line: str, prefix: str = "") -> None:
         """Escaped: names may hold control characters."""
-        self.log.info("%s", escape_invisible_lines(line))
+        self.log.info("%s", escape_invisible_lines(f"{prefix}{line}"))
 
 
 def format_conductor(context: Context) -> str:
@@ -131,33 +192,35 @@ def format_conductor(context: Context) -> str:
 
 
 class PlanRun(RunOperator):
-    """Fails with every reason when the plan may not be run now."""
+    """Fails with every reason when the plan, or one of a set, may not be run now."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         with airflow_errors():
-            engine: Any = self.make_conductor(context)
-            is_unplanned = self.mode is RunMode.UNPLANNED
-            decision, silent = engine.decide_unplanned() if is_unplanned else (engine.decide(self.plan_choice), False)
+            conductor = self.make_conductor(context)
+            decided, members = conductor.decide(), conductor.mirror_set
+            plans = [decision.plan for decision in decided.decisions.values()]
+            is_alone = members.is_mirror_alone
+            body = format_plan(plans[0]) if is_alone else format_set_plans(members, decided.hash, plans)
             asks_again = self.kind is RunKind.FAILBACK or has_second_question(context, self.mode)
-            body = format_plan(decision.plan) if asks_again else format_single_question(format_plan(decision.plan))
-            if decision.reasons:
+            body = body if asks_again else format_single_question(body)
+            if decided.reasons:
                 self.log.info("%s", body)
-                raise Refused(f"{self.kind} of mirror {self.mirror}", decision.reasons)
-            silent_sources = (MirrorName(self.mirror),) if silent else ()
+                raise Refused(conductor.title, decided.reasons, "" if is_alone else "set_plan_refused")
             record_shown_plan(
                 context,
                 self.task_id,
-                [find_mirror(self.mirror)],
-                decision.plan.hash,
+                [find_mirror(name) for name in members.mirrors],
+                decided.hash,
                 body,
-                silent_sources,
+                decided.silent,
                 asks_again=asks_again,
+                of_set=None if is_alone else members,
             )
-        return {"hash": decision.plan.hash, "body": body}
+        return {"hash": decided.hash, "body": body}
 
 
 class BeginRun(RunOperator):
-    """Opens a run of the approved plan if it still holds, or resumes its own; returns the run's id."""
+    """Opens runs of the approved plans if they still hold, or resumes its own; returns the id of the run, or of all."""
 
     def __init__(
         self, *, plan: BaseOperator, approvals: Sequence[BaseOperator], approvers: Sequence[str] = (), **kwargs: Any
@@ -169,15 +232,15 @@ class BeginRun(RunOperator):
 
     def execute(self, context: Context) -> str:
         with airflow_errors():
-            engine = self.make_conductor(context)
-            plan = read_shown_plan(context, self.plan_task, [find_mirror(self.mirror)])
-            own = engine.find_run_to_resume(plan.plan_hash, self.mode)
+            conductor, started_by = self.make_conductor(context), format_conductor(context)
+            plan = read_shown_plan(context, self.plan_task, self.read_states(context))
+            own = conductor.find_active_attempt(started_by=started_by, plan_hash=plan.plan_hash)
             if own is not None:
-                return own.id
+                return own
+            if (unbegun := conductor.find_unbegun_attempt(started_by=started_by)) is not None:
+                conductor.abort(unbegun)  # its own, whose process was killed: what was approved is begun as a whole
             policy = make_approval_policy(context, self.plan_task, self.approval_tasks, self.approvers)
-            return engine.begin(
-                plan.plan_hash, self.plan_choice, approved_by=policy, silent=bool(plan.silent_sources)
-            ).id
+            return conductor.begin(plan.plan_hash, approved_by=policy, silent=plan.silent_sources)
 
 
 def get_timeout(steps: Sequence[str]) -> timedelta:
@@ -186,73 +249,114 @@ def get_timeout(steps: Sequence[str]) -> timedelta:
     return COPY_TIMEOUT if _WHOLE_LOG_STEPS.intersection(steps) else CHANGE_TIMEOUT
 
 
-class RunSteps(RunOperator):
-    """Runs consecutive steps. Finished ones are not repeated; the core refuses them while an earlier one is open."""
+class BegunRunOperator(RunOperator):
+    """A task behind the one that has begun the run, or the runs of a set."""
 
-    def __init__(
-        self, *, steps: Sequence[str], begin: BaseOperator, go_ahead: GoAhead | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**{"execution_timeout": get_timeout(steps), **kwargs})
-        self.steps = tuple(steps)
-        self.begin_task = begin.task_id
-        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
+    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.begin_task, self.plan_task = begin.task_id, getattr(begin, "plan_task", "")
 
-    def execute(self, context: Context) -> dict[str, object]:
-        run = context["ti"].xcom_pull(task_ids=self.begin_task)
+    def pull_attempt(self, context: Context, begin_task: str = "") -> Any:
+        """Id of the run, or of all of a set; None where nothing was begun."""
+        return context["ti"].xcom_pull(task_ids=begin_task or self.begin_task)
+
+    def require_attempt(self, context: Context) -> Any:
+        """Raises AirflowSkipException where nothing was planned: a team's branch may lead past a runbook."""
+        attempt = self.pull_attempt(context)
+        if attempt is None:
+            if context["ti"].xcom_pull(task_ids=self.plan_task) is None:
+                raise AirflowSkipException(f"task {self.plan_task} has planned nothing")
+            raise AirflowFailException(f"task {self.begin_task} has begun nothing: applications were not moved")
+        return attempt
+
+    def find_attempt(self, context: Context, steps: Sequence[str] = ()) -> tuple[SetFailover | SetFailback, str]:
+        """Its conductor, and its id. Refused where the runs are no longer of this DAG run."""
+        conductor, attempt = self.make_conductor(context, steps), self.pull_attempt(context)
+        conductor.refuse_superseded(attempt)
+        return conductor, attempt
+
+    @contextmanager
+    def push_lost_ownership(self, context: Context) -> Iterator[None]:
+        """Leaves a lost run to the teardown."""
         with airflow_errors():
-            engine = self.make_conductor(context, self.steps)
-            engine.refuse_foreign_run(run)
-            people = read_go_ahead(context, self.go_ahead, lambda: [find_mirror(self.mirror)], run)
-            agreed_by = format_approvers(people)
-            self._refuse_expired(engine, run, people)
-            if engine.read_status(run)[0].conducted_by != engine.started_by:
-                # A person has taken the run over, and may still be at work.
-                engine.refuse_conducted(run, f"run {run}: {', '.join(self.steps)}")
             try:
-                records = self._run_steps(engine, run, agreed_by)
+                yield
             except LostOwnership:
                 context["ti"].xcom_push(key=LOST_OWNERSHIP_KEY, value=True)
                 raise
-        for record in records:
-            for label, text in list_figure_rows(record.evidence):
-                self.log.info("%s: %s: %s", record.step, label, escape_invisible(text))
-        with airflow_errors():
-            check_as_copied((run, records))
-        done = {"run": run, "attempts": {record.step: record.attempt for record in records}}
-        if PROVE_STEP in self.steps:
-            done["said"] = format_comparisons([engine.read_status(run)], get_page_root())
-        return done
 
-    def _refuse_expired(self, engine: Failover | Failback, run: str, people: GoAheadApprovals) -> None:
-        """A task may be cleared days after its approval."""
-        failover = self.kind is RunKind.FAILOVER
-        first = list_standstill_steps(self.kind, self.mode)[0] if failover else find_no_return_step(self.kind)
-        if self.steps[0] == first:
-            engine.refuse_expired(run, people)
 
-    def _run_steps(self, engine: Failover | Failback, run: str, agreed_by: str) -> tuple[StepRecord, ...]:
+class RunSteps(BegunRunOperator):
+    """Runs consecutive steps. Finished ones are not repeated; the core refuses them while an earlier one is open."""
+
+    def __init__(self, *, steps: Sequence[str], go_ahead: GoAhead | None = None, **kwargs: Any) -> None:
+        super().__init__(**{"execution_timeout": get_timeout(steps), **kwargs})
+        self.steps = tuple(steps)
+        self.go_ahead: GoAheadTask = (go_ahead.task_id, go_ahead.plan_task, go_ahead.approvers) if go_ahead else None
+
+    def execute(self, context: Context) -> Any:
+        with self.push_lost_ownership(context):
+            conductor, attempt = self.find_attempt(context, self.steps)
+            approvals = read_go_ahead(context, self.go_ahead, partial(self.read_states, context), attempt)
+            if self._find_approved_step() in self.steps:
+                conductor.refuse_expired(attempt, approvals)  # a task may be cleared days after its approval
+            conductor.refuse_taken_over(attempt)
+            members = self._run_steps(conductor, attempt, format_approvers(approvals))
+            records = {name: [r for r in member.steps if r.step in self.steps] for name, member in members.items()}
+            self._log_figures(records)
+            check_as_copied(*((members[name].run.id, steps) for name, steps in records.items()))
+        if PROVE_STEP not in self.steps:
+            return {"run": attempt} if self.mirror else {"run": attempt, "report": str(conductor.page_path(attempt))}
+        compared_runs = ((member.run, member.steps) for member in members.values())
+        return {"run": attempt, "said": format_comparisons(compared_runs, get_page_root())}
+
+    def _find_approved_step(self) -> str:
+        """The first one that stops applications, or changes the old source."""
+        is_failover = self.kind is RunKind.FAILOVER
+        return list_standstill_steps(self.kind, self.mode)[0] if is_failover else find_no_return_step(self.kind)
+
+    def _run_steps(
+        self, conductor: SetFailover | SetFailback, attempt: str, agreed_by: str
+    ) -> Mapping[MirrorName, MemberRun]:
         try:
-            return engine.run_steps(run, self.steps, agreed_by=agreed_by)
+            return conductor.run_steps(attempt, self.steps, agreed_by=agreed_by)
         except LostOwnership:
             # A failback writes the reverse mirror's state, too, which no run holds yet: a sync may take it from us.
-            if self.kind is RunKind.FAILOVER or engine.read_status(run)[0].conducted_by != engine.started_by:
+            open_runs = conductor.list_open_runs(attempt).values()
+            if self.kind is RunKind.FAILOVER or any(run.conducted_by != conductor.started_by for run in open_runs):
                 raise
-            return engine.run_steps(run, self.steps, agreed_by=agreed_by)
+            return conductor.run_steps(attempt, self.steps, agreed_by=agreed_by)
+
+    def _log_figures(self, records: Mapping[MirrorName, Sequence[StepRecord]]) -> None:
+        for name, steps in records.items():
+            for step in steps:
+                for label, text in list_figure_rows(step.evidence):
+                    self.log_line(f"{step.step}: {label}: {text}", "" if self.mirror else f"{name}: ")
 
 
-class RunAnnouncedStep(RunSteps):
-    """A step with asset events, whoever ran it. A repeated task emits them again; `cut_over` runs `switch` before."""
+class AnnounceStep(RunSteps):
+    """Emits events of a step for mirrors that have got so far, also when others failed. Returns their names."""
 
-    def __init__(self, *, steps: Sequence[str], **kwargs: Any) -> None:
-        outlets, self.emit = _ANNOUNCED_STEPS[steps[-1]]
+    def __init__(self, *, step: str, steps: Sequence[str] = (), after: Sequence[BaseOperator] = (), **kwargs: Any):
+        """`after`: what a set must have begun, too."""
+        outlets, self.emit = _ANNOUNCED_STEPS[step]
         super().__init__(steps=steps, outlets=list(outlets), **kwargs)
+        self.step = step
+        self.begin_tasks = (self.begin_task, *(task.task_id for task in after))
 
-    def execute(self, context: Context) -> dict[str, object]:
-        done = super().execute(context)
+    def execute(self, context: Context) -> list[str]:
+        unbegun = [task for task in self.begin_tasks if self.pull_attempt(context, task) is None]
+        if unbegun and self.set_name:
+            raise AirflowSkipException(f"nothing was begun by {', '.join(unbegun)}")
+        if self.steps:
+            super().execute(context)
         with airflow_errors():
-            link, state = find_mirror(self.mirror)
-        self.emit(link, state, str(done["run"]), context)
-        return done
+            conductor, attempt = self.find_attempt(context)
+            runs = conductor.find_runs_after_step(attempt, self.step)
+            mirrors = {name: find_mirror(name) for name in runs}
+        for name, run in runs.items():
+            self.emit(*mirrors[name], run, context)
+        return [str(name) for name in runs]
 
 
 _ANNOUNCED_STEPS: Final = {
@@ -262,148 +366,223 @@ _ANNOUNCED_STEPS: Final = {
 """Steps with asset events: their aliases, and the emitter."""
 
 
-class CheckEnded(RunOperator):
-    """The leaf: green where the run has ended well and stands, whatever its tasks were marked as.
+class CopySetBack(RunSteps):
+    """All of a failback that applications do not notice. Returns the reverse mirrors of those that are to go home."""
+
+    def __init__(self, *, replicate_dag: str = REPLICATE_DAG, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.replicate_dag = replicate_dag
+
+    def execute(self, context: Context) -> list[str]:
+        super().execute(context)
+        with airflow_errors():  # behind a mapped task without mirrors all is skipped: refused if all are home
+            return [str(name) for name in self._find_way_home(context, self.begin_task, self.plan_task).mirrors]
+
+
+class CheckEnded(BegunRunOperator):
+    """The leaf: green where the run, or all of a set, has ended well and stands, whatever its tasks were marked as.
 
     Teardowns don't count for the state of a DAG run; behind a rejected or failed task this one is what makes it red.
     """
 
     timeout = READ_TIMEOUT
 
-    def __init__(self, *, begin: BaseOperator, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.begin_task = begin.task_id
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(trigger_rule=LEAF_RULE, **kwargs)
 
     def execute(self, context: Context) -> None:
-        run = context["ti"].xcom_pull(task_ids=self.begin_task)
+        self.require_attempt(context)
         with airflow_errors():
-            engine = self.make_conductor(context)
-            engine.refuse_foreign_run(run)
-            engine.refuse_unfinished(run)
+            conductor, attempt = self.find_attempt(context)
+            conductor.refuse_unfinished(attempt)
 
 
-class AbortRun(RunOperator):
-    """After a failure before the point of no return: un-fence, and let the mirror go on. Otherwise change nothing.
+class LogStatus(BegunRunOperator):
+    """Write access, pending fences and the next command: by the run that was begun, else by the newest.
 
-    A step that failed because somebody else took the run over is no failure of the run: it is theirs to end it.
+    A teardown without a set-up task: it also runs when a plan was rejected. A silent destination hides no other mirror.
     """
 
-    def __init__(self, *, begin: BaseOperator, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
+    timeout = READ_TIMEOUT
+
+    def execute(self, context: Context) -> str:
+        begun = self.pull_attempt(context)
+        with airflow_errors():
+            try:
+                mirrors = self.find_members(context).mirrors
+            except MirrorError:  # what was planned cannot be told; who writes where can, of those that answer
+                mirrors = find_set(self.set_name, self.kind).mirrors
+        lines = [
+            f"{'' if self.mirror else f'{name}: '}{line}"
+            for name in mirrors
+            for line in _read_status_lines(name, begun)
+        ]
+        for line in lines:
+            self.log_line(line)
+        return "\n".join(map(escape_invisible_lines, lines))
+
+
+def _read_status_lines(mirror: str, begun: str | None) -> Sequence[str]:
+    """`begun`: id of the run, or of the set's."""
+    from mirror_core.runbook.run_outcome import read_mirror_status
+
+    try:
+        link, state = find_mirror(mirror)
+    except MirrorError as error:
+        return (f"Who can write where is not known here: {error}",)
+    run_ids = [run.id for run, _, _ in list_member_runs(begun, [(link, state)])] if begun else []
+    return read_mirror_status(link, next(iter(run_ids), None))
+
+
+class AbortRun(BegunRunOperator):
+    """After a failure before the point of no return, the first one of a set: let the mirrors go on. Otherwise change
+    nothing.
+
+    A step that failed because somebody else took a run over is no failure of the run: it is theirs to end it.
+    """
+
+    def __init__(self, *, steps: Sequence[BaseOperator], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.begin_task = begin.task_id
         self.step_tasks = tuple(step.task_id for step in steps)
 
     def execute(self, context: Context) -> str:
-        from mirror_core.runbook.run_outcome import read_run_outcome
-
-        run_id = context["ti"].xcom_pull(task_ids=self.begin_task)
+        attempt = self.pull_attempt(context)
+        if attempt is None:
+            return "nothing to abort: nothing was begun"
         with airflow_errors():
-            link, state = find_mirror(self.mirror)
-            run = state.runs.get(run_id)
-            outcome = self._abort_if_allowed(context, state, run)
-            for line in read_run_outcome(link, run) if run else ():
-                self.log.info("%s", line)
-        return outcome
-
-    def _abort_if_allowed(self, context: Context, state: State, run: Run | None) -> str:
-        from mirror_core.runbook.run_outcome import is_awaiting_confirmation
-        from mirror_core.state.point_of_no_return import is_past_no_return
-
-        if run is None or run.ended_ms is not None:
-            return "nothing to abort: the run has ended"
-        if is_past_no_return(state, run):
-            return "kept: past the point of no return; clear the failed task, and the run goes on"
-        if any(context["ti"].xcom_pull(task_ids=task, key=LOST_OWNERSHIP_KEY) for task in self.step_tasks):
-            return "kept: another process took the run over; if none goes on, clear the failed task or resume it"
-        engine, awaits_confirmation = self.make_conductor(context), is_awaiting_confirmation(state, run)
-        fenced = run.plan.mode is RunMode.PLANNED and (run.id, STANDSTILL_STEP) in state.steps
-        if (fenced or awaits_confirmation) and not engine.can_reach_source():
-            if awaits_confirmation:
-                return format_waiting_run(run.plan.mirror, engine.link.source.name)
-            return (  # given up, it would not know any more what it has fenced and drained
-                "kept: the source does not answer. If it is lost, trigger mirror_failover_unplanned: it goes on "
-                "from here. If it comes back, clear the failed task, or abort the run by the command line"
-            )
-        try:
-            ended = engine.abort(run.id, only_mine=True)
-        except LostOwnership as error:
-            return f"kept: {error}"
-        message = f"aborted: {ended.note or 'applications may write on the source again'}"
-        return f"{message}. {format_planned_failover_hint(engine.link.source.name)}" if awaits_confirmation else message
+            conductor = self.make_conductor(context)
+            if not conductor.list_open_runs(attempt):
+                lines = ["nothing to abort: all runs have ended"]
+            elif any(context["ti"].xcom_pull(task_ids=task, key=LOST_OWNERSHIP_KEY) for task in self.step_tasks):
+                lines = ["kept: another process took a run over; if none goes on, clear the failed task or resume it"]
+            else:
+                lines = [*conductor.abort(attempt)]
+            for line in conductor.read_statuses(attempt)[MirrorName(self.mirror)] if self.mirror else ():
+                self.log_line(line)  # a set has a task of its own for it
+        return escape_invisible_lines("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
-class RunTasks:
+class MoveTasks:
+    """Tasks of the failover of a mirror, or of a set."""
+
     first: BaseOperator
     begin: BaseOperator
-    last: BaseOperator
+    ends: Sequence[BaseOperator]
+    """All must have succeeded: the last one of a set does, also behind one that failed."""
     teardown: BaseOperator
 
 
-def make_failover_tasks(mirror: str, question: str, mode: str = RunMode.PLANNED) -> RunTasks:
-    chosen = RunMode(mode)
-    plan, begin = _make_begin_task(mirror, RunKind.FAILOVER, question, chosen)
-    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILOVER, "begin": begin, "mode": chosen}
-    order = list_step_names(RunKind.FAILOVER, chosen)
-    standstill_index, switch_index = (
-        order.index(list_standstill_steps(RunKind.FAILOVER, chosen)[0]),
-        order.index(SWITCH_STEP),
-    )
-    before = [_make_step_task(name, **common) for name in order[:standstill_index]]
-    go_ahead_question = GO_AHEAD_QUESTION.format(mirror=mirror)
-    go_aheads = [
-        GoAhead(task_id="go_ahead", question=go_ahead_question, plan=plan, proof=proof) for proof in before[-1:]
-    ]
-    cut_over_steps = order[standstill_index : switch_index + 1]
-    cut_over = RunSteps(
-        task_id=CUT_OVER_TASK, steps=cut_over_steps, go_ahead=go_aheads[0] if go_aheads else None, **common
-    )
-    steps = [*before, cut_over, *(_make_step_task(name, **common) for name in order[switch_index:])]
+def make_failover_tasks(target: Mapping[str, Any], mode: RunMode = RunMode.PLANNED) -> None:
+    common: dict[str, Any] = {**target, "kind": RunKind.FAILOVER, "mode": mode}
+    lost = f" without its source{'' if target['mirror'] else 's'}? Records that were not copied will be lost."
+    question = f"Fail over {format_target(target)}{'?' if mode is RunMode.PLANNED else lost}"
+    tasks = _make_move_tasks(question, common)
+    common["begin"] = tasks.begin
+    if not target["mirror"]:
+        tasks.teardown >> LogStatus(task_id=LAST_WORDS_TASK, **common).as_teardown()
+    [*tasks.ends] >> CheckEnded(task_id="done", **common)
+
+
+def _make_move_tasks(question: str, common: dict[str, Any]) -> MoveTasks:
+    """Steps of a set have no tasks of their own from `cut_over` on: its mirrors wait for each other there."""
+    plan, begin = make_begin_tasks(question, **common)
+    common = {**common, "begin": begin}
+    is_alone, mode = bool(common["mirror"]), common["mode"]
+    order, before = list_step_names(RunKind.FAILOVER, mode), list_undisturbed_steps(RunKind.FAILOVER, mode)
+    switched_count = order.index(SWITCH_STEP) + 1
+    cut_over_steps = order[len(before) : switched_count if is_alone else len(order)]
+    proofs = [RunSteps(task_id=name, steps=(name,), **common) for name in before]
+    go_ahead_question = f"Stop applications of {format_target(common)} now?"
+    go_aheads = [GoAhead(task_id="go_ahead", question=go_ahead_question, plan=plan, proof=proof) for proof in proofs]
+    go_ahead = next(iter(go_aheads), None)
+    cut_over = RunSteps(task_id=CUT_OVER_TASK, steps=cut_over_steps, go_ahead=go_ahead, **common)
+    after: list[RunSteps]
+    if is_alone:
+        after = [AnnounceStep(task_id=SWITCH_STEP, step=SWITCH_STEP, steps=(SWITCH_STEP,), **common)]
+        after += [RunSteps(task_id=name, steps=(name,), **common) for name in order[switched_count:]]
+    else:
+        after = [AnnounceStep(task_id="switched", step=SWITCH_STEP, trigger_rule=TriggerRule.ALL_DONE, **common)]
+    abort = AbortRun(task_id="abort", steps=[*proofs, cut_over, *after], **common)
+    chain_tasks(begin, *proofs, *go_aheads, cut_over, *after, abort)
     # Set-up tasks run again when a later task is cleared: after an abort there is another run, and its own proof.
-    setups = [task.as_setup() for task in (begin, *before)]
-    abort = AbortRun(task_id="abort", steps=steps, **common)
-    last = chain_tasks(begin, *before, *go_aheads, *steps[len(before) :])
-    last >> abort
-    abort.as_teardown(setups=setups, on_failure_fail_dagrun=True)
-    return RunTasks(plan, begin, last, abort)
+    abort.as_teardown(setups=[task.as_setup() for task in (begin, *proofs)], on_failure_fail_dagrun=True)
+    return MoveTasks(plan, begin, after[-1:] if is_alone else [cut_over, *after], abort)
 
 
-def make_failback_tasks(mirror: str, question: str, home_question: str, strategies: str = "") -> RunTasks:
-    """With the failover of its reverse mirror in a task group `home`."""
-    plan, begin = _make_begin_task(mirror, RunKind.FAILBACK, question, RunMode.PLANNED, strategies=strategies)
-    common: dict[str, Any] = {"mirror": mirror, "kind": RunKind.FAILBACK, "begin": begin}
-    reverse_mirror = format_reverse_name(MirrorName(mirror))
-    log_status = LogMirrorStatus(task_id=LAST_WORDS_TASK, mirror=mirror, begin=begin).as_teardown()
-    last: BaseOperator = begin
-    for step in RUN_STEPS[RunKind.FAILBACK, RunMode.PLANNED]:
-        if StepNeed.REVERSE_COPY in step.needs:
-            replicate = ReplicateMirror(task_id="replicate_reverse", mirror=reverse_mirror)
-            last = chain_tasks(last, replicate, AwaitCatchUp(task_id="await_copy", mirror=mirror, begin=begin))
-        if StepNeed.REVERSE_FAILOVER in step.needs:
-            with TaskGroup("home"):
-                reverse_failover = make_failover_tasks(reverse_mirror, home_question)
-            chain_tasks(last, reverse_failover.first)
-            last = reverse_failover.last
-            chain_tasks(reverse_failover.teardown, log_status)
-        last = chain_tasks(last, _make_step_task(step.name, **common))
-    last = chain_tasks(last, ReplicateMirror(task_id="replicate", mirror=mirror))
-    chain_tasks(last, log_status)
-    return RunTasks(plan, begin, last, log_status)
+def make_failback_tasks(target: Mapping[str, Any], strategies: str) -> None:
+    """With the failover of the reverse mirrors in a task group `home`."""
+    mirror, common = target["mirror"], {**target, "kind": RunKind.FAILBACK, "mode": RunMode.PLANNED}
+    plan, begin = make_begin_tasks(f"Fail back {format_target(target)}?", strategies=strategies, **common)
+    common["begin"] = begin
+    last_steps = list_steps_needing(RunKind.FAILBACK, StepNeed.REVERSE_FAILOVER)
+    steps = tuple(name for name in list_step_names(RunKind.FAILBACK) if name not in last_steps)
+    if mirror:
+        home_target = name_mirror(format_reverse_name(MirrorName(mirror)))
+        back: list[Any] = [*_make_mirror_back_tasks(mirror, steps, common)]
+    else:
+        home_target = {**target, "failback": (begin.task_id, plan.task_id)}
+        back = [CopySetBack(task_id="copy_back", steps=steps, **common)]
+    chain_tasks(begin, *back)
+    with TaskGroup("home"):
+        home_question = f"Bring applications of {format_target(target)} home?"
+        home = _make_move_tasks(home_question, {**home_target, "kind": RunKind.FAILOVER, "mode": RunMode.PLANNED})
+    back[-1] >> home.first
+    protect = AnnounceStep(
+        task_id="reprotect" if mirror else "protect",
+        step=last_steps[-1],
+        steps=last_steps,
+        after=(home.begin,),
+        trigger_rule=TriggerRule.ALL_SUCCESS if mirror else TriggerRule.ALL_DONE,
+        **common,
+    )
+    [*home.ends] >> protect
+    if mirror:
+        copying = [ReplicateMirror(task_id="replicate", mirror=mirror)]
+        protect >> copying[0]
+    else:
+        replications = (("replicate_reverse", back[0]), ("replicate", protect))
+        copying = [_map_replication(name, mirrors, back[0].replicate_dag) for name, mirrors in replications]
+    done = CheckEnded(task_id="done", **common)
+    [*copying, home.ends[0]] >> done
+    [*copying, home.teardown] >> LogStatus(task_id=LAST_WORDS_TASK, **common).as_teardown()
 
 
-def _make_step_task(name: str, **common: Any) -> RunSteps:
-    return (RunAnnouncedStep if name in _ANNOUNCED_STEPS else RunSteps)(task_id=name, steps=(name,), **common)
+def _make_mirror_back_tasks(mirror: str, steps: Sequence[str], common: dict[str, Any]) -> Iterator[BaseOperator]:
+    for step in steps:
+        if step in list_steps_needing(RunKind.FAILBACK, StepNeed.REVERSE_COPY):
+            yield ReplicateMirror(task_id="replicate_reverse", mirror=format_reverse_name(MirrorName(mirror)))
+            yield AwaitCatchUp(task_id="await_copy", mirror=mirror, begin=common["begin"])
+        yield RunSteps(task_id=step, steps=(step,), **common)
 
 
-def _make_begin_task(
-    mirror: str, kind: RunKind, question: str, mode: RunMode, strategies: str = ""
-) -> tuple[PlanRun, BeginRun]:
-    plan = PlanRun(task_id="plan", mirror=mirror, kind=kind, mode=mode, strategies=strategies)
+def _map_replication(task_id: str, mirrors: BaseOperator, replicate_dag: str) -> Any:
+    """A data plane for each."""
+    return ReplicateMirror.partial(
+        task_id=task_id, replicate_dag=replicate_dag, map_index_template=MAP_INDEX, **TASK_DEFAULTS
+    ).expand(mirror=mirrors.output)
+
+
+def make_begin_tasks(question: str, **common: Any) -> tuple[PlanRun, BeginRun]:
+    """The plan, its approval, and what begins it."""
+    plan = PlanRun(task_id="plan", **common)
     approval_tasks = make_approval_tasks(plan, question)
-    common: dict[str, Any] = {"mirror": mirror, "kind": kind, "mode": mode, "strategies": strategies}
     begin = BeginRun(task_id="begin", plan=plan, approvals=approval_tasks, **common)
     chain_tasks(plan, *approval_tasks, begin)
     return plan, begin
+
+
+def name_mirror(mirror: str) -> dict[str, Any]:
+    """Arguments of a task for a mirror alone. All are given: a DAG's `default_args` fill in what is not."""
+    return {"mirror": mirror, "set_name": "", "failback": None}
+
+
+def name_set(name: str) -> dict[str, Any]:
+    return {**name_mirror(""), "set_name": name}
+
+
+def format_target(target: Mapping[str, Any]) -> str:
+    return f"mirror {target['mirror']}" if target["mirror"] else f"set {target['set_name']}"
 
 
 def make_approval_tasks(plan: BaseOperator, question: str) -> tuple[BaseOperator, ...]:

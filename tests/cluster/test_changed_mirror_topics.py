@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mirror_core.copy.log_ends import find_ends_as_sent
+from mirror_core.copy.log_ends import LogTail, find_ends_as_sent, find_equal_tails
 from mirror_core.dataplane.task_runner import LocalRunner
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.fetch_link import FetchLink
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.produce_link import ProduceLink, Tag
 from mirror_core.kafka.topics import TopicConfigs, alter_configs, delete_records, describe_configs
@@ -25,6 +27,7 @@ from mirror_core.model.task_messages import Assignment, TaskReport
 from mirror_core.state.state_records import STATE_TOPIC, PartitionRecord
 from mirror_core.state.state_topic import STATE_TOPIC_CONFIGS
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
+from mirror_core.wire.fetch import FetchPosition
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
 from tests.drill.one_task import one_task
@@ -213,6 +216,43 @@ def test_the_ends_of_many_logs_are_looked_at_together(pair: Pair) -> None:
             send(producer, partition.topic, [Row(value=bytes(300_000))], partition=partition.index)
         led = {broker: {p: ends[p] for p in mine} for broker, mine in client.leaders(ends).items()}
         assert find_ends_as_sent(client, led) == {p for p in ends if p.topic == fine}
+
+
+def test_last_records_of_many_logs_are_compared_together(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind the marker of a transaction, and where a mirror sent several batches as one."""
+    plain, committed = new_topic(pair.east, 70), new_topic(pair.east, 70)
+    producer = new_producer(pair.east, transactional_id=committed)
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    for index in range(70):
+        producer.produce(committed, b"%d" % index, partition=index)
+    producer.commit_transaction(TIMEOUT_S)
+    producer = new_producer(pair.east)
+    for _ in range(3):
+        for index in range(70):
+            send(producer, plain, [Row(value=b"%d" % index)], partition=index)
+    mirrored = new_mirror(pair, tmp_path, plain, committed)
+    mirrored.copy()
+    link = mirrored.link
+    for cluster in (pair.east, pair.west):
+        produce(cluster, plain, 1)
+    partitions = [Partition(topic, index) for topic in (plain, committed) for index in range(70)]
+    requests, send_fetch = list[int](), FetchLink.send_fetch
+
+    def counted(link: FetchLink, wanted: Iterable[FetchPosition], **settings: Any) -> None:
+        requests.append(len(positions := list(wanted)))
+        send_fetch(link, positions, **settings)
+
+    monkeypatch.setattr(FetchLink, "send_fetch", counted)
+    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+        ends = list_offsets(source, partitions, OffsetPoint.LOG_END)
+        ((from_broker, _),), ((to_broker, _),) = source.leaders(ends).items(), destination.leaders(ends).items()
+        # In this order, whichever of both names sorts first: 58 of the first 128 end with a marker.
+        tails = {p: LogTail(from_broker, to_broker, 0, ends[p]) for p in partitions}
+        assert find_equal_tails(source, destination, tails) == {*partitions} - {Partition(plain, 0)}
+    assert requests == [128, 58, 128, 12, 12, 12]
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from mirror_core.runbook.planned_steps import PlannedSteps
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.sandbox.ports import choose_ports
 from tests.cluster.desk import MENDED, Desk, Said
+from tests.support.broker_faults import killed
 from tests.support.cli_process import mirrorbook
 from tests.support.kafka_clients import TIMEOUT_S, admin_client, new_topic, produce, read_all
 from tests.support.sentences import format_sentence
@@ -342,6 +343,11 @@ def test_a_run_that_fails_behind_the_fence_says_that_nobody_can_write_and_what_t
     assert format_sentence("nobody_can_write_these_topics", "east", "west") in last
     assert format_sentence("unplanned_goes_on", "east", name) in last
     assert "NOBODY CAN WRITE" in desk.run("failover", "status", name).out
+    with killed(desk.pair.east):
+        asked = desk.run("failover", "abort", name)
+    assert asked.code == 3
+    assert "east does not answer: after an abort nobody can write" in asked.out
+    assert f"mirrorbook failover run {name} --mode unplanned" in asked.out
     given_up = desk.run("failover", "abort", name, "--yes")
     assert (given_up.code, given_up.err) == (0, "")
     assert "Applications write on east, as before." in given_up.out

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from mirror_core.decide.approval_rules import APPROVAL_VALIDITY_S
 from mirror_core.decide.steps import list_step_names
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import FILTER_NAMES, PartitionState
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunKind, RunMode, RunState
 from mirror_core.runbook.failback_conductor import Failback
@@ -47,6 +47,7 @@ RUN: Final = {
         "started_ms",
         "ended_ms",
         "notes",
+        "attention",
         "note",
         "result",
     ),
@@ -54,10 +55,22 @@ RUN: Final = {
 }
 STEP: Final = {"step", "state", "attempt", "started_ms", "ended_ms", "evidence", "error"}
 IDS: Final = {"source_cluster_id", "destination_cluster_id"}
-FILTERS: Final = {"topics", "exclude_topics", "groups", "exclude_groups", "principals", "exclude_principals"}
+FILTERS: Final = set(FILTER_NAMES)
 ACCESS: Final = {"writes", "writes_on", "open_run"}
 GLANCE: Final = {"activity", "behind_s", "oldest_proof_s", "unproved", "troubles"}
-MIRROR: Final = {"name", "source", "destination", "desired", "partitions", "failed", *IDS, *ACCESS, *GLANCE, *FILTERS}
+MIRROR: Final = {
+    "name",
+    "source",
+    "destination",
+    "desired",
+    "partitions",
+    "failed",
+    "paused_topics",
+    *IDS,
+    *ACCESS,
+    *GLANCE,
+    *FILTERS,
+}
 ROW: Final = {
     *("partition", "state", "position", "source_start", "source_end", "lag", "lmo", "verified_end", "kind", "reason"),
     *("never_copied", "source_topic_id", "destination_topic_id"),
@@ -92,7 +105,7 @@ def completes(desk: Desk, offered: list[str], *words: str) -> None:
 
 def listed(desk: Desk, name: str) -> list[dict[str, Any]]:
     found = document(desk.run("mirror", "list", "--json"))
-    assert set(found) == {"mirrors", "silent", "unreadable", "unseen"}
+    assert set(found) == {"mirrors", "returned", "silent", "unreadable", "unseen"}
     assert found["silent"] == []
     Draft202012Validator(document(desk.run("json-schema", "mirror", "list"))).validate(found)
     return [row for row in found["mirrors"] if row["name"] == name]
@@ -112,11 +125,15 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
         "exclude_groups": [],
         "principals": [".*"],
         "exclude_principals": [],
+        "exclude_rights": [],
+        "exclude_settings": [],
+        "replication_factor": "source",
+        "paused_topics": [],
     }
-    nowhere_recorded = {"writes": None, "writes_on": None, "open_run": None}
+    at_source = {"writes": "source", "writes_on": "east", "open_run": None}
     nothing_known: dict[str, object] = {"behind_s": None, "oldest_proof_s": None, "unproved": 0, "troubles": []}
     stopped = {"desired": "STOPPED", "activity": "stopped", "partitions": 0, "failed": 0}
-    assert listed(desk, name) == [{**ends, **filters, **nowhere_recorded, **nothing_known, **stopped}]
+    assert listed(desk, name) == [{**ends, **filters, **at_source, **nothing_known, **stopped}]
 
     assert "STARTED" in done(desk.run("mirror", "start", name, "--yes"))
     assert desk.run("replicate", name, "--runner", "local", "--until-caught-up").code == 0
@@ -139,6 +156,7 @@ def test_a_mirror_is_made_listed_stopped_and_forgotten(desk: Desk) -> None:
         "returned",
         "rows",
         "silent",
+        "unsaved",
     }
     assert described["access"] == {"writes": "source", "cluster": "east", "action": "run the data plane", "run": None}
     assert (described["copying"], described["silent"]) == (False, [])
@@ -238,8 +256,8 @@ def test_a_failover_and_a_failback_by_commands(desk: Desk) -> None:
     assert f"hash: {plan['hash']}" in done(failover(desk, "plan", mirrored))
     assert document(failover(desk, "run", mirrored, "--dry-run", "--json"))["hash"] == plan["hash"]
     assert f"hash: {plan['hash']}" in done(failover(desk, "run", mirrored, "--dry-run"))
-    words = f"plan 0123456789ab is out of date, the current one is {plan['hash'][:12]}"
-    assert words in refused(failover(desk, "run", mirrored, "--plan-hash", "0123456789ab", *local))
+    words = f"plan 000000000000 is out of date, the current one is {plan['hash'][:12]}"
+    assert words in refused(failover(desk, "run", mirrored, "--plan-hash", "0" * 64, *local))
     assert desk.traces() == before
 
     run = document(failover(desk, "run", mirrored, "--plan-hash", plan["hash"], "--json", *local))

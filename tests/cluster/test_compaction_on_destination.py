@@ -20,7 +20,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.sync_state import WRITING_ACTIONS, SyncAction, SyncCategory
 from mirror_core.sync.mirror_sync import sync_mirror
-from mirror_core.sync.topic_compaction import COMPACTION_HELD
+from mirror_core.sync.topic_compaction import COMPACTION_HELD, COMPACTION_SOONER
 from mirror_core.wire.batch import CONTROL, BatchHeader, split_batches
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import writer_of
@@ -274,6 +274,22 @@ def test_tombstones_stay_as_long_as_the_sources_brokers_say_not_the_destinations
         found = [r for r in read_all(pair.west, topic) if r.key == b"k3"]
         assert [r.value for r in found] == [None], "its value is gone, and it is not"
     assert_equal(pair, mirrored, topic)
+
+
+def test_a_copy_is_not_cleaned_where_the_destination_refuses_to_keep_records_as_long_as_the_source(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = compacted_topic(pair, min_compaction_lag_ms="3600000")
+    mirrored = new_mirror(pair, tmp_path, topic)
+    with broker_setting(pair.west, "log.cleaner.max.compaction.lag.ms", "60000"):
+        mirrored.copy()
+        assert ("cleanup.policy", SyncAction.STAGE, COMPACTION_SOONER) in sync_settings(mirrored)
+        assert policy(pair, topic) == "delete"
+    sync_settings(mirrored)
+    assert policy(pair, topic) == "compact,delete"
+    with broker_setting(pair.west, "log.cleaner.max.compaction.lag.ms", "60000"):
+        sync_settings(mirrored)
+        assert policy(pair, topic) == "compact,delete", "it keeps them as long already"
 
 
 def test_records_without_a_key_are_copied_and_the_cleaner_follows_the_source(pair: Pair, tmp_path: Path) -> None:

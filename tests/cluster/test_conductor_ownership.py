@@ -124,7 +124,7 @@ def test_a_run_that_hides_behind_the_open_transaction_of_a_dead_owner_is_waited_
         second = pool.submit(failover.begin, plan.hash)
         wait((second,), 2.0)  # it has looked, and does not believe what it sees; or it is about to: both are right
         dead.abort_transaction(TIMEOUT_S)
-        with pytest.raises(Refused, match=f"run {run.id} holds this mirror"):
+        with pytest.raises(Refused, match=f"{run.id} holds mirror"):
             second.result(TIMEOUT_S)
         conductor.put(replace(run, state=RunState.ABORTED, ended_ms=now_ms()))
 

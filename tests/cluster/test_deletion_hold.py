@@ -150,7 +150,7 @@ def test_nothing_is_deleted_whose_hold_could_not_be_recorded(
     mirrored.copy()
     cut(pair, topic, 8)
     with monkeypatch.context() as dying:
-        dying.setattr(EpochResults, "record_holds", dies)
+        dying.setattr(EpochResults, "record_log_starts", dies)
         with pytest.raises(MirrorError, match="the driver dies"):
             mirrored.copy()
     assert (held(mirrored, topic), read_all(pair.west, topic)) == (None, sent)
@@ -188,7 +188,7 @@ def test_a_planned_failover_is_no_way_round_the_hold(pair: Pair, tmp_path: Path)
     assert run.state is RunState.DONE
     _, steps = failover.read_status(run.id)
     drained = next(step for step in steps if step.step == "drain")
-    assert drained.evidence["held_deletions"] == f"15 offset(s) stay: {topic}-0 (15)"
+    assert drained.evidence["held_deletions"] == f"15 offsets held: {topic}-0 (15)"
     assert read_all(pair.west, topic) == sent
     assert not denied(pair.west, topic)
 

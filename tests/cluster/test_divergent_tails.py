@@ -14,10 +14,12 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import Refused
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.run import FailbackStrategy, RunMode, RunState
+from mirror_core.model.run import FailbackStrategy, RunMode, RunState, StepEvidence
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.runbook.failback_steps import FailbackSteps, load_reverse_link
+from mirror_core.runbook.run_outcome import read_run_result
 from mirror_core.runbook.step_records import RecreatedTopic
+from mirror_core.state.state_topic import read_state
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home
 from tests.support.failover_runs import app_topic, begin, denied
@@ -52,6 +54,9 @@ def test_what_is_written_after_the_salvage_is_salvaged_too_before_anything_is_de
     aligned = next(s for s in failback.read_status(run.id)[1] if s.step == "align")
     assert aligned.evidence["records_grown_since"] == 2
     go_home(failback, run.id)
+    result = read_run_result(mirrored.link, read_state(mirrored.link.destination), failback.read_status(run.id)[0])
+    assert result is not None
+    assert (result.saved, result.saved_to) == (5, (str(folder / "salvage"), str(folder / "salvage-2")))
     assert content(read_all(pair.east, topic)) == content(primary)
 
 
@@ -67,7 +72,7 @@ def test_what_comes_between_the_last_look_and_the_deletion_is_not_deleted(
     failback.run_step(run.id, "salvage")
     last_look = FailbackSteps._save_growth
 
-    def overtaken(steps: FailbackSteps, old: ClusterClient, noted: tuple[RecreatedTopic, ...]) -> dict[str, str | int]:
+    def overtaken(steps: FailbackSteps, old: ClusterClient, noted: tuple[RecreatedTopic, ...]) -> StepEvidence:
         found = last_look(steps, old, noted)
         produce(pair.east, topic, 1)
         return found

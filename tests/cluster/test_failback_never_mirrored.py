@@ -89,7 +89,7 @@ def test_partitions_that_no_plan_has_recorded_are_salvaged_before_their_topic_is
     saved = saved_in(tmp_path / f"run-{run.id}" / "salvage")
     assert saved == Counter((p.topic, p.index, r.offset, r.value) for p, records in only_east.items() for r in records)
     (salvaged,) = [s for s in failback.read_status(run.id)[1] if s.step == "salvage"]
-    assert f"{widened}-4 [0, 5): 5 record(s)" in str(salvaged.evidence["salvaged"])
+    assert f"{widened}-4 [0, 5): 5 records" in str(salvaged.evidence["salvaged"])
     failback.drive(run.id)
     go_home(failback, run.id)
 
@@ -177,7 +177,7 @@ def test_a_topic_that_either_side_made_on_its_own_forbids_the_way_home_before_an
     decision = failback.decide()
     (reason,) = decision.reasons
     assert (reason.code, reason.subject) == ("topic_on_both_sides", strange)
-    assert any(only_east in line and "5 offset(s)" in line for line in map(str, decision.plan.warnings))
+    assert any(only_east in line and "5 offsets" in line for line in map(str, decision.plan.warnings))
     with pytest.raises(Refused):
         failback.begin(decision.plan.hash)
     assert (len(read_all(pair.east, strange)), len(read_all(pair.west, strange))) == (5, 7)

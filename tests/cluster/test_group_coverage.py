@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
 
 from mirror_core.decide.failure_remedies import RecoveryAction
+from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.consumer_groups import GroupOffsetsClient
 from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.describe import describe_with_groups
 from mirror_core.mirrors.partition_recovery import recover_partitions
@@ -21,13 +24,14 @@ from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.run_outcome import read_run_result
 from tests.support.broker_faults import killed
-from tests.support.cluster_admin import as_admin
+from tests.support.cluster_admin import as_admin, restore_rights, rights_of
 from tests.support.group_commits import commit_offsets, delete_offset, fetch_offsets
-from tests.support.kafka_clients import Pair, new_topic, produce
+from tests.support.kafka_clients import Pair, grant, new_topic, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
 from tests.support.share_groups import set_start_offset
 from tests.support.synced_groups import commit, consumer, made_anew
 from tests.support.unplanned_runs import begin
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -80,6 +84,51 @@ def test_every_group_is_synced_clamped_refused_skipped_or_deleted_also_without_t
             (deleted,) = [f for f in plan.warnings if f.code == "group_offsets_deleted"]
             assert deleted.values["listed"] == f"{prefix}-deleted {topic}-0 at 5"
             assert plan.groups[f"{prefix}-clamped"][FigureKey.READ_AGAIN_MOST] == 0
+
+
+def test_a_group_that_may_not_be_read_keeps_the_age_and_the_offset_of_the_last_sync_that_read_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic, prefix = new_topic(pair.east), "g-" + secrets.token_hex(4)
+    produce(pair.east, topic, COPIED)
+    mirrored = new_mirror(pair, tmp_path, topic, groups=(prefix + "-.*",))
+    mirrored.copy()
+    link, before = mirrored.link, rights_of(pair.east)
+    known, new = f"{prefix}-known", f"{prefix}-new"
+    commit(link, "source", known, topic, 4)
+    sync_groups(mirrored)
+    read_at_ms = mirrored.state.groups[mirrored.name].synced_ms
+    user, describe, deny = link.source.user(), [AclOperation.DESCRIBE], AclPermissionType.DENY
+    assert user is not None
+    grant(pair.east, user, ResourceType.GROUP, prefix, describe, prefixed=True, permission=deny)
+    try:
+        with as_admin(pair.east) as admin, ClusterClient(link.source) as control:
+            for group, offset in {known: 5, new: 3}.items():
+                assert commit_offsets(admin, group, {Partition(topic, 0): (Offset(offset), "")}) == {}
+            offsets, groups = GroupOffsetsClient(control), dict.fromkeys((known, new))
+            wait_until(
+                lambda: offsets.fetch_attempt(groups).faults.keys() == groups.keys(), timeout_s=60, why="it is denied"
+            )
+        sync_groups(mirrored)
+    finally:
+        restore_rights(pair.east, before)
+    assert mirrored.state.groups[mirrored.name].synced_ms == read_at_ms
+    assert coverage(mirrored) == {"known": ("refused", 4, 0), "new": ("refused", None, 0)}
+    with killed(pair.east):
+        plan = mirrored.failover.plan(RunMode.UNPLANNED)
+    age_s = plan.groups[known][FigureKey.GROUPS_SYNCED_S]
+    assert isinstance(age_s, float)
+    assert now_ms() - age_s * 1000 - read_at_ms < 60_000
+    assert [plan.groups[group].get(FigureKey.WITHOUT_OFFSET_PARTITIONS) for group in (known, new)] == [None, 1]
+    (named,) = [warning for warning in plan.warnings if warning.code == "group_offsets_uncommitted"]
+    listed = str(named.values["listed"])
+    unread = "the group could not be read on the source"
+    assert f"says: {new}: {unread}: cluster east" in listed
+    assert f"{known} {topic}-0 (stays at 4): {unread}, and the destination has" in listed
+    assert "the offset of an earlier sync" in listed
+    sync_groups(mirrored)
+    assert mirrored.state.groups[mirrored.name].synced_ms > read_at_ms
+    assert coverage(mirrored) == {"known": ("synced", 5, 0), "new": ("synced", 3, 0)}
 
 
 def test_an_offset_that_the_destination_has_lost_since_the_last_sync_is_named_in_a_disaster(

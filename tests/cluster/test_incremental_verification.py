@@ -210,7 +210,7 @@ def test_a_copy_that_differs_is_said_once_and_not_proved(mirrored: Mirrored) -> 
     assert [words for words in beside.said if "THE COPY DIFFERS" in words and f"{topic}-0 at 0" in words]
     assert len(beside.said) == 2, "once, with what to do"
     assert proved(mirrored) is None
-    words = f"1 partition(s): {topic}-0 from offset 0 on"
+    words = f"1 partition: {topic}-0 from offset 0 on"
     assert str(describe_mirror(mirrored.link, mirrored.state, now_ms()).facts[FactKey.DIFFERENCES].text).startswith(
         words
     )
@@ -229,7 +229,7 @@ def test_what_cannot_be_read_is_as_loud_as_a_difference_until_it_can_be(
     assert producer.flush(TIMEOUT_S) == 0
     mirrored.copy()
     beside = Beside(mirrored)
-    words = f"1 partition(s): {partition} from offset 100 on (unreadable on {side}, seen "
+    words = f"1 partition: {partition} from offset 100 on (unreadable on {side}, seen "
     with (
         damaged(mirrored.pair.east if side == "east" else mirrored.pair.west, partition, text),
         caplog.at_level("INFO"),

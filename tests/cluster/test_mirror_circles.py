@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import yaml
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from mirror_core.dataplane.driver import Replication, ReplicationOptions
@@ -20,7 +20,7 @@ from mirror_core.mirrors import mirror_commands
 from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, FailureKind, GapFilling, PartitionState
-from mirror_core.model.names import MirrorName, Partition
+from mirror_core.model.names import MirrorName, Partition, format_reverse_name
 from mirror_core.model.run import RunState
 from mirror_core.model.sync_state import SyncAction
 from mirror_core.state.mirror_link import MirrorLink, find_mirror_link
@@ -40,6 +40,19 @@ from tests.support.sentences import format_sentence
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A mirror of one topic, and the clusters it leads from and to."""
+
+    mirrored: Mirrored
+    topic: str
+    here: SandboxCluster
+    there: SandboxCluster
+
+    def is_level(self) -> bool:
+        return is_level(self.topic, self.here, self.there)
 
 
 def made(config: Config, source: str, destination: str, *topics: str, gaps: GapFilling | None = None) -> MirrorLink:
@@ -142,31 +155,77 @@ def test_eight_pairs_of_mirrors_are_copied_in_both_directions(pair: Pair, tmp_pa
     copied_both_ways(pair, tmp_path, 8)
 
 
-@pytest.mark.parametrize("pairs", [1, pytest.param(8, marks=pytest.mark.slow)])
+PAIRS = [1, pytest.param(8, marks=[pytest.mark.slow, pytest.mark.timeout(2_400)])]
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
 def test_pairs_of_mirrors_in_one_process_fail_over_both_ways_and_nothing_comes_back(
     pair: Pair, tmp_path: Path, pairs: int
 ) -> None:
-    config, moves = load_config(pair.config_path), list[tuple[Mirrored, str, SandboxCluster, SandboxCluster]]()
+    moves = make_moves(pair, load_config(pair.config_path), tmp_path, pairs)
+    with fleet("local", tmp_path, pair.config_path, *(move.mirrored for move in moves)) as running:
+        for move in moves:
+            produce(move.here, move.topic, 20, user="app")
+        for number, move in enumerate(moves):
+            for other in moves[number:]:
+                produce(other.here, other.topic, 1, user="app")
+                wait_until(other.is_level, timeout_s=120, why=f"{other.topic} goes on to {other.there.name}")
+            failover = move.mirrored.failover
+            assert failover.drive(begin(failover)).state is RunState.DONE
+            produce(move.there, move.topic, 5, user="app")
+            assert denied(move.here, move.topic)
+        for number, move in enumerate(moves):
+            before, after = read_all(move.here, move.topic), read_all(move.there, move.topic)
+            assert (len(before), len(after)) == (21 + number, 26 + number), "something came back"
+            assert after[: len(before)] == before
+        assert running.process.poll() is None, running.said
+
+
+@pytest.mark.parametrize("pairs", PAIRS)
+def test_pairs_of_mirrors_in_one_process_move_both_ways_as_one_set_and_home(
+    desk: Desk, tmp_path: Path, pairs: int
+) -> None:
+    moves = make_moves(desk.pair, load_config(desk.config), tmp_path, pairs)
+    document = yaml.safe_load(desk.config.read_text(encoding="utf-8"))
+    document["sets"] = {"both": {"mirrors": [str(move.mirrored.name) for move in moves]}}
+    desk.config.write_text(yaml.safe_dump(document), encoding="utf-8")
+    ways_home = [replace(move.mirrored, name=format_reverse_name(move.mirrored.name)) for move in moves]
+    with fleet("local", tmp_path, desk.config, *(move.mirrored for move in moves), *ways_home) as running:
+        for move in moves:
+            produce(move.here, move.topic, 20, user="app")
+            wait_until(move.is_level, timeout_s=120, why=f"{move.topic} is copied to {move.there.name}")
+        run_set(desk, "failover")
+        for move in moves:
+            assert len(read_all(move.there, move.topic)) == 20, "something came back"
+            assert denied(move.here, move.topic)
+            produce(move.there, move.topic, 5, user="app")
+        run_set(desk, "failback")
+        for move in moves:
+            primary = read_all(move.there, move.topic)
+            assert (len(primary), read_all(move.here, move.topic)) == (25, primary)
+            assert denied(move.there, move.topic)
+            produce(move.here, move.topic, 5, user="app")
+            wait_until(move.is_level, timeout_s=120, why=f"{move.topic} goes on to {move.there.name}")
+            assert len(read_all(move.there, move.topic)) == 30, "something came back"
+            statuses = read_state(move.mirrored.link.destination).partitions[move.mirrored.name].values()
+            topics = {status.partition.topic for status in statuses}
+            assert {topic for topic in topics if not topic.startswith("mirrorbook.")} == {move.topic}
+        assert running.process.poll() is None, running.said
+
+
+def make_moves(pair: Pair, config: Config, folder: Path, pairs: int) -> list[Move]:
+    moves = list[Move]()
     for here, there in [(pair.east, pair.west), (pair.west, pair.east)] * pairs:
         topic = new_topic(here, prefix="both-")
         grant(here, "app", ResourceType.TOPIC, topic, [AclOperation.READ, AclOperation.WRITE])
         link = started(config, here.name, there.name, topic)
-        moves.append((Mirrored(pair, config, link.mirror.name, tmp_path), topic, here, there))
-    with fleet("local", tmp_path, pair.config_path, *(mirrored for mirrored, *_ in moves)) as running:
-        for _, topic, here, _ in moves:
-            produce(here, topic, 20, user="app")
-        for number, (mirrored, topic, here, there) in enumerate(moves):
-            for _, other, origin, copy in moves[number:]:
-                produce(origin, other, 1, user="app")
-                wait_until(partial(is_level, other, origin, copy), timeout_s=120, why=f"{other} goes on to {copy.name}")
-            assert mirrored.failover.drive(begin(mirrored.failover)).state is RunState.DONE
-            produce(there, topic, 5, user="app")
-            assert denied(here, topic)
-        for number, (_, topic, here, there) in enumerate(moves):
-            before, after = read_all(here, topic), read_all(there, topic)
-            assert (len(before), len(after)) == (21 + number, 26 + number), "something came back"
-            assert after[: len(before)] == before
-        assert running.process.poll() is None, running.said
+        moves.append(Move(Mirrored(pair, config, link.mirror.name, folder), topic, here, there))
+    return moves
+
+
+def run_set(desk: Desk, way: str) -> None:
+    said = desk.run(way, "run-set", "both", "--runner", "local", "--yes")
+    assert said.code == 0, said
 
 
 def test_mirrors_in_both_directions_are_refused_where_a_topic_passes_both_filters(pair: Pair) -> None:

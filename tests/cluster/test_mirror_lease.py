@@ -49,8 +49,11 @@ def command(verb: MirrorCommand, name: str) -> tuple[str, ...]:
     options = {
         MirrorCommand.THROTTLE: ("1MB/s",),
         MirrorCommand.SPLIT: ("--topics", "no-such-topic", "--into", f"{name}-part"),
+        MirrorCommand.PAUSE_TOPICS: (".*",),
+        MirrorCommand.RESUME_TOPICS: (".*",),
     }
-    return ("mirror", verb, name, *options.get(verb, ()), "--yes")
+    word, *flags = verb.split()
+    return ("mirror", word, name, *flags, *options.get(verb, ()), "--yes")
 
 
 TYPED: Final = tuple(
@@ -72,6 +75,8 @@ CALLS: Final[Mapping[MirrorCommand, Callable[[MirrorLink], object]]] = {
     MirrorCommand.SPLIT: lambda link: mirror_change.split_mirror(
         link, f"{link.mirror.name}-part", ("no-such-topic",), ""
     ),
+    MirrorCommand.PAUSE_TOPICS: lambda link: mirror_commands.pause_topics(link, ["no-such-topic"]),
+    MirrorCommand.RESUME_TOPICS: lambda link: mirror_commands.resume_topics(link, ["no-such-topic"]),
 }
 """As Airflow does it, which asks nothing before."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from mirror_core.mirrors import mirror_commands, mirror_creation
 from mirror_core.mirrors.mirror_change import change_mirror, finish_change, prepare_change, prepare_split, split_mirror
 from mirror_core.mirrors.mirror_creation import create_mirror
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
-from mirror_core.model.mirror import DesiredState, PartitionState, TopicAccess
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunMode, RunState
@@ -53,8 +54,12 @@ def two(pair: Pair, tmp_path: Path) -> tuple[Mirrored, str, str]:
     return mirrored, stays, moves
 
 
+def name_split(mirrored: Mirrored) -> MirrorName:
+    return MirrorName(f"{mirrored.name}-split")
+
+
 def split(mirrored: Mirrored, *topics: str) -> Mirrored:
-    into = MirrorName(f"{mirrored.name}-split")
+    into = name_split(mirrored)
     plan = prepare_split(mirrored.link, mirrored.state, into, topics)
     split_mirror(mirrored.link, into, topics, plan.hash)
     return replace(mirrored, name=into)
@@ -129,7 +134,7 @@ def test_a_split_that_was_killed_is_done_or_not_begun(
     two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch, dies_at: str, desired: DesiredState
 ) -> None:
     mirrored, stays, moves = two
-    pair, new = mirrored.pair, replace(mirrored, name=MirrorName(f"{mirrored.name}-split"))
+    pair, new = mirrored.pair, replace(mirrored, name=name_split(mirrored))
     if desired is DesiredState.PAUSED:
         mirror_commands.pause_mirror(mirrored.link)
     else:
@@ -280,7 +285,7 @@ def test_on_the_command_line_a_split_is_shown_refused_and_done_by_its_hash(
     desk: Desk, two: tuple[Mirrored, str, str]
 ) -> None:
     mirrored, stays, moves = two
-    into = f"{mirrored.name}-split"
+    into = name_split(mirrored)
     asked = ("mirror", "split", mirrored.name, "--topics", moves, "--into", into)
     running = desk.run(*asked, "--yes")
     assert (running.code, f"mirrorbook mirror pause {mirrored.name}" in running.err) == (3, True), running.err
@@ -324,7 +329,7 @@ def test_on_the_command_line_a_split_is_shown_refused_and_done_by_its_hash(
 def test_a_mirror_that_a_run_holds_or_that_was_failed_over_is_not_split(two: tuple[Mirrored, str, str]) -> None:
     mirrored, _, moves = two
     mirror_commands.pause_mirror(mirrored.link)
-    into = MirrorName(f"{mirrored.name}-split")
+    into = name_split(mirrored)
     state = mirrored.state
     state.pending_fences[mirrored.name] = PendingFence(
         mirror=mirrored.name, cluster=mirrored.link.source.name, action=FenceAction.LIFT, run="r", since_ms=1
@@ -342,21 +347,23 @@ def test_a_mirror_that_a_run_holds_or_that_was_failed_over_is_not_split(two: tup
         split_mirror(mirrored.link, into, (moves,), again.hash)
 
 
-def create(name: MirrorName, mirrored: Mirrored, topic: str) -> None:
-    create_mirror(mirrored.config, name, source="east", destination="west", topics=(topic,), groups=())
+def pause_beside_creation(mirrored: Mirrored) -> Callable[[], Mirror]:
+    """Returns what creates another mirror under the name that a split takes."""
+    into, topic = name_split(mirrored), app_topic(mirrored.pair)
+    mirror_commands.pause_mirror(mirrored.link)
+    return partial(create_mirror, mirrored.config, into, source="east", destination="west", topics=(topic,), groups=())
 
 
 def test_a_mirror_that_is_created_within_a_split_under_its_name_is_refused(
     two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, stays, moves = two
-    other, into = app_topic(mirrored.pair), MirrorName(f"{mirrored.name}-split")
-    mirror_commands.pause_mirror(mirrored.link)
+    create = pause_beside_creation(mirrored)
     list_records = mirror_change_module._list_split_records
 
     def list_meanwhile(*args: Any) -> Any:
         with pytest.raises(Refused, match="is making it"):
-            create(into, mirrored, other)
+            create()
         return list_records(*args)
 
     monkeypatch.setattr(mirror_change_module, "_list_split_records", list_meanwhile)
@@ -369,8 +376,7 @@ def test_a_split_within_a_creation_of_its_name_keeps_what_it_moved(
     two: tuple[Mirrored, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirrored, stays, moves = two
-    other, into = app_topic(mirrored.pair), MirrorName(f"{mirrored.name}-split")
-    mirror_commands.pause_mirror(mirrored.link)
+    create = pause_beside_creation(mirrored)
 
     def split_meanwhile(*args: Any, **changes: Any) -> Any:
         monkeypatch.undo()
@@ -379,8 +385,8 @@ def test_a_split_within_a_creation_of_its_name_keeps_what_it_moved(
 
     monkeypatch.setattr(mirror_creation, "replace", split_meanwhile)
     with pytest.raises(LostOwnership):
-        create(into, mirrored, other)
-    new = replace(mirrored, name=into)
+        create()
+    new = replace(mirrored, name=name_split(mirrored))
     assert (new.link.mirror.topics, new.link.mirror.producer_id) == ((moves,), mirrored.link.mirror.producer_id)
     assert (topics_of(mirrored), topics_of(new)) == ({stays}, {moves})
 
@@ -392,7 +398,7 @@ def test_a_run_that_began_meanwhile_finds_its_denials_on_the_source_as_they_were
     there_and_home(mirrored)
     mirror_commands.run_sync(mirrored.link)
     mirror_commands.pause_mirror(mirrored.link)
-    into = MirrorName(f"{mirrored.name}-split")
+    into = name_split(mirrored)
     plan = prepare_split(mirrored.link, mirrored.state, into, (moves,))
     before = read_complete_state(mirrored.link.source).ledger
     assert any(entry.acl.name == moves for entry in before.values())

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.decide.run_result import find_saved
+from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.model.acl import Permission
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import Partition
@@ -16,6 +18,7 @@ from mirror_core.supervisor import lifecycle
 from tests.cluster.desk import Desk
 from tests.support.broker_faults import killed, suspended
 from tests.support.cluster_admin import rights_of
+from tests.support.failback_runs import failback_of
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, produce, read_all
 from tests.support.pending_fences import copied, debt_of, promoted
@@ -102,6 +105,18 @@ def test_what_is_owed_and_what_slipped_in_is_described_and_a_writer_pages(desk: 
     produce(pair.east, topic, 1, user="admin")
     paged = desk.run("mirror", "watch", mirrored.name, "--once")
     assert (paged.code, "that no fence stopped" in paged.err) == (1, True)
+
+    failback, strategies = failback_of(mirrored), AllowedStrategies.parse(("recreate",))
+    run = failback.begin(failback.plan(strategies).hash, strategies)
+    failback.run_step(run.id, "salvage")
+    saved_to, saved = find_saved(mirrored.state.steps_of(mirrored.state.runs[run.id]))[::-1]
+    assert saved == 5
+    facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
+    assert slipped in facts["late_writes"]["text"], "they are still on east"
+    failback.run_step(run.id, "align")
+    facts = json.loads(desk.run("mirror", "describe", mirrored.name, "--json").out)["facts"]
+    where = {"run": run.id, "folders": saved_to, "records": 5}
+    assert facts["late_writes"]["text"] == str(Finding("late_ranges_discarded", "east", **where))
 
 
 def test_a_mirror_that_owes_nothing_is_not_watched(desk: Desk) -> None:

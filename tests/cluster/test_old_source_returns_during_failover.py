@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -233,3 +234,20 @@ def test_a_new_primary_whose_fence_was_lifted_is_fenced_again_before_its_failbac
     with as_admin(pair.west) as west:
         wait_until_acls_present(west, set(build_denials([topic])))
     assert failback.drive(run.id).state is RunState.DONE
+
+
+def test_what_the_source_takes_is_counted_before_the_run_has_recorded_what_was_copied(
+    pair: Pair, tmp_path: Path
+) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = copied(pair, tmp_path, topic)
+    with killed(pair.east):
+        run = begin(mirrored.failover)
+        mirrored.failover.run_steps(run.id, STEPS[: STEPS.index("stand") + 1])
+    assert {status.lmo for status in mirrored.statuses.values()} == {None}
+    produce(pair.east, topic, 7, user="app")
+
+    read = ("--config", str(mirrored.config.path), "--json")
+    returned = json.loads(mirrorbook("mirror", "describe", mirrored.name, *read).stdout)["returned"]
+    assert (returned["subject"], returned["values"]["taken"], returned["values"]["lost"]) == ("east", 7, None)

@@ -85,6 +85,7 @@ def test_the_logs_that_others_lead_are_known(pair: Pair, side: str, vouched: int
                 vouched if broker == HANGS else 1,
                 broker if side == "destination" else WELL,
                 end_unverified=True,
+                is_interrupted=True,
                 verified_end=None,
             )
             for p, broker in led.items()

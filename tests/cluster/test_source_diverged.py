@@ -166,7 +166,7 @@ def test_each_way_out_of_it_does_what_it_says(desk: Desk, tmp_path: Path) -> Non
     assert not folder.exists()
     done = recover(lost, *anew, "--yes")
     assert all(line in done for line in price)
-    assert f"200 record(s) of cluster west saved to {folder}\n{lost}: deleted on cluster west" in done
+    assert f"200 records of cluster west saved to {folder}\n{lost}: deleted on cluster west" in done
     rows = [row for path in folder.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
     saved = [(r["partition"], r["offset"], r["timestamp_ms"], r["key"], r["value"]) for r in rows]
     assert saved == [(r.partition, r.offset, r.timestamp_ms, r.key, r.value) for r in whole[lost][300:]]

@@ -22,6 +22,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.kafka.topics import delete_records
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.mirror_facts import FactKey, MirrorFact
+from mirror_core.model.errors import PartitionFailed
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import PlanForecast, UncopiedReason
 from mirror_core.model.mirror import FailureKind
@@ -342,12 +343,19 @@ def test_what_a_source_deletes_before_it_is_copied_counts_as_lost(pair: Pair, tm
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("restarts", "runs_on"),
-    [(3, True), (3, False), (0, True)],
-    ids=["beside_a_data_plane", "without_one", "under_the_same_epoch"],
+    ("restarts", "runs_on", "epoch_s"),
+    [(3, True, 600), (3, False, 600), (0, True, 600), (0, True, 3), (0, False, 600), (-1, False, 600)],
+    ids=[
+        "beside_a_data_plane",
+        "without_one",
+        "same_epoch",
+        "same_epoch_and_tasks_that_end",
+        "same_epoch_without_one",
+        "epoch_ended_without_one",
+    ],
 )
 def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that_one_ends(
-    tmp_path: Path, *, restarts: int, runs_on: bool
+    tmp_path: Path, *, restarts: int, runs_on: bool, epoch_s: float
 ) -> None:
     with two_clusters(tmp_path / "restored") as pair:
         topic = new_topic(pair.east, retention_ms="-1")
@@ -357,11 +365,11 @@ def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that
         pair.east.terminate()
         shutil.copytree(pair.east.log_dir(), older)
         pair.east.start()
-        for _ in range(restarts):  # leader epochs that the older copy has not seen
+        for _ in range(restarts):  # leader epochs that the older copy has not seen; below 0: the other way round
             pair.east.terminate()
             pair.east.start()
         batch_of_100(pair.east, topic, 100)
-        with driving(mirrored, epoch_s=600):
+        with driving(mirrored, epoch_s=epoch_s):
             wait_until(lambda: ends(pair, topic) == 200, timeout_s=TIMEOUT_S, why="all is copied")
             wait_until(partial(was_seen_at, mirrored, topic, 200), timeout_s=TIMEOUT_S, why="the monitor has seen it")
             if runs_on:
@@ -379,7 +387,16 @@ def test_what_a_source_restored_from_an_older_copy_writes_counts_from_where_that
             restore(pair, older)
             for first in (500, 600, 700):
                 batch_of_100(pair.east, topic, first)
-            look_again(mirrored)
+            for _ in range(-restarts):
+                pair.east.terminate()
+                pair.east.start()
+            if restarts > 0:
+                look_again(mirrored)
+            else:
+                with pytest.raises(PartitionFailed):
+                    mirrored.copy()
+                assert mirrored.statuses[Partition(topic, 0)].kind is FailureKind.DIVERGED
+        assert ends(pair, topic) == 200
         with killed(pair.east):
             plan = mirrored.failover.plan(RunMode.UNPLANNED)
         assert plan.figures[FigureKey.UNCOPIED_SIZES] == {f"{topic}-0": 300}

@@ -300,4 +300,4 @@ def test_a_conductor_killed_in_a_hook_is_resumed_and_calls_none_again_that_has_e
     assert [steps[name].state for name in list_step_names(RunKind.FAILOVER)] == [StepState.DONE] * len(
         list_step_names(RunKind.FAILOVER)
     )
-    assert "called 2 time(s)" in str(steps["switch"].evidence["hook second"])
+    assert "called 2 times" in str(steps["switch"].evidence["hook second"])

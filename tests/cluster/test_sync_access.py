@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS
 from mirror_core.kafka.acl_requests import (
     BrokerAcls,
@@ -21,6 +22,7 @@ from mirror_core.kafka.acl_requests import (
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import describe_configs
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_change import prepare_change
 from mirror_core.mirrors.mirror_creation import ensure_state_topic
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
@@ -33,10 +35,11 @@ from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter
 from mirror_core.sync import acl_sync
-from mirror_core.sync.acl_ledger import list_entries, restage_grants
+from mirror_core.sync.acl_ledger import copy_demotions, list_entries, restage_grants
 from mirror_core.sync.acl_sync import apply_promotion, demote_topics, list_promotion_warnings
 from mirror_core.sync.mirror_sync import sync_mirror
 from mirror_core.sync.principals import list_own_principals
+from mirror_core.sync.promotion_acls import record_withdrawn_rights
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.kafka_clients import TIMEOUT_S, Pair, new_topic
@@ -184,6 +187,33 @@ def test_a_mirror_syncs_the_rights_of_its_principals_only(pair: Pair, link: Mirr
     assert rows[str(acl(topic, Operation.READ))].action is SyncAction.REMOVE
     applications = {a for a in on(link, "destination", topic) if a.principal != "User:mirror-data"}
     assert applications == {reader, denied}
+
+
+def test_excluded_rights_are_neither_copied_nor_granted_by_a_promotion(
+    pair: Pair, link: MirrorLink, topic: str
+) -> None:
+    denied = acl(topic, Operation.READ, "User:guest", Permission.DENY)
+    prefixed = replace(acl(topic[:-1], Operation.READ, "User:reader"), pattern=Pattern.PREFIXED)
+    grant(link, denied, prefixed)
+    synced(link)
+    assert on(link, "destination", topic) >= {acl(topic, Operation.READ), acl(topic, Operation.READ, "User:reader")}
+    record(link, [topic])
+    narrowing = FilterChange(exclude_rights=("READ TOPIC .*",))
+    plan = prepare_change(link, read_state(link.destination), narrowing).plan
+    assert (plan.right_starts, plan.refused) == ((), ())
+    assert plan.right_stops == tuple(sorted(str(acl(topic, Operation.READ, who)) for who in (APP, "User:reader")))
+    without_reading = replace(link, mirror=replace(link.mirror, exclude_rights=("READ TOPIC .*",)))
+    rows = synced(without_reading)
+    assert rows[str(acl(topic, Operation.READ))].action is SyncAction.REMOVE
+    assert rows[str(prefixed)].action is SyncAction.KEEP, "staged, and not granted"
+    assert on(link, "destination", topic) == {denied}
+    with writer_of(without_reading) as writer:
+        apply_promotion(without_reading, writer, [topic])
+    assert may_write(pair.west, topic)
+    granted = {a for a in on(link, "destination", topic) if a.principal != "User:mirror-data"}
+    assert granted == {acl(topic, Operation.WRITE), denied}
+    with ClusterClient(link.destination) as client:
+        assert prefixed not in entries(client)
 
 
 def test_wider_rights_open_the_mirrors_topics_and_groups_alone_until_promotion(pair: Pair, topic: str) -> None:
@@ -359,6 +389,31 @@ def test_a_demotion_in_the_other_directions_ledger_is_undone_too(pair: Pair, top
     assert not may_write(pair.east, topic)
     reverse = home_of(link)
     with writer_of(reverse) as writer:
+        apply_promotion(reverse, writer, [topic])
+    assert may_write(pair.east, topic)
+
+
+@pytest.mark.parametrize(
+    "narrowed", [{"exclude_principals": (APP,)}, {"exclude_rights": ("WRITE TOPIC .*",)}], ids=["principals", "rights"]
+)
+def test_a_right_that_a_filter_kept_from_being_promoted_comes_back_at_home(
+    pair: Pair, topic: str, link: MirrorLink, narrowed: dict[str, Any]
+) -> None:
+    """It was staged before the filter narrowed: nobody withdrew it on the new primary, which never had it."""
+    synced(link)
+    link = replace(link, mirror=replace(link.mirror, **narrowed))
+    synced(link)
+    with writer_of(link) as writer:
+        apply_promotion(link, writer, [topic])
+        assert not may_write(pair.west, topic)
+        demote_topics(link, writer, [topic], link.source.name)
+        forward = writer.state
+    assert not may_write(pair.east, topic)
+    reverse = home_of(link)
+    reverse = replace(reverse, mirror=replace(reverse.mirror, failback_run="run-1"))
+    with writer_of(reverse) as writer, ClusterClient(link.destination) as west:
+        copy_demotions(writer, reverse.mirror.name, forward, link.source.name, [topic])
+        record_withdrawn_rights(reverse, forward, writer, west)
         apply_promotion(reverse, writer, [topic])
     assert may_write(pair.east, topic)
 

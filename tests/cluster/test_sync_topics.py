@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
 from mirror_core.kafka.topics import (
     NewTopic,
@@ -14,10 +16,11 @@ from mirror_core.kafka.topics import (
     describe_configs,
 )
 from mirror_core.mirrors import mirror_commands
-from mirror_core.model.mirror import PartitionState
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.run import RunState
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.state.state_topic import read_state
+from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
 from mirror_core.sync.mirror_topics import find_accepted_topics
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
@@ -95,6 +98,7 @@ def test_a_foreign_topic_with_data_is_refused_by_name_and_the_others_go_on(pair:
         SyncAction.ADOPT,
         SyncAction.REFUSE,
     )
+    assert (rows[taken].code, rows[good].code) == (FailureKind.OCCUPIED, UNSET)
     assert f"destination topic {taken} on cluster west already holds 5 records" in rows[taken].reason
     assert "retention.ms" not in overrides(pair, "west", taken)
     wait_until(
@@ -161,6 +165,30 @@ def test_settings_are_set_and_removed_but_not_those_that_the_mirror_needs(pair: 
         return wanted.items() <= there.items() and not {"segment.bytes", "flush.ms"} & there.keys()
 
     wait_until(set_and_removed, timeout_s=TIMEOUT_S, why="settings are as the sync has said")
+
+
+def test_excluded_settings_stay_each_clusters_own_also_at_promotion(pair: Pair) -> None:
+    topic = new_topic(pair.east, segment_bytes="2000000", segment_ms="99000", retention_ms="5000000")
+    link = new_link(pair, topic)
+    link = replace(link, mirror=replace(link.mirror, exclude_settings=(r"segment\..*", "flush.*")))
+    with writer_of(link) as writer:
+        sync_mirror(link, writer, only=BOTH)
+    record(link, [topic])
+    assert not {"segment.bytes", "segment.ms"} & overrides(pair, "west", topic).keys()
+    own = {"flush.ms": "7000", "segment.bytes": "3000000"}
+    with client(pair, "west") as west:
+        alter_topic(west, topic, dict(own))
+    wait_until(lambda: own.items() <= overrides(pair, "west", topic).items(), timeout_s=TIMEOUT_S, why="they are set")
+    with writer_of(link) as writer:
+        report = sync_mirror(link, writer, only=BOTH)
+        actions = {row.subject.removeprefix(f"{topic}: "): row.action for row in report.rows}
+        assert actions == {
+            **dict.fromkeys(("segment.bytes", "segment.ms"), SyncAction.KEEP),
+            "retention.ms": SyncAction.STAGE,
+        }
+        apply_promotion(link, writer, [topic])
+    wanted = {**own, "retention.ms": "5000000"}
+    wait_until(lambda: overrides(pair, "west", topic) == wanted, timeout_s=TIMEOUT_S, why="it is promoted")
 
 
 def test_a_promoted_topic_keeps_and_accepts_what_its_source_did_by_the_clusters_defaults(

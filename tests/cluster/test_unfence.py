@@ -14,11 +14,13 @@ from typing import Final
 
 import pytest
 
+from mirror_core.decide.fence_state import FenceNextAction
 from mirror_core.decide.steps import list_step_names
 from mirror_core.evidence.fence_file import read_fence_file
 from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.fence_manual_commands import lift_by_file, preview_lift
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model import timing
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
@@ -158,7 +160,8 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
         assert beside <= acls(mirrored, "east")
         again = unfence("--yes")
         assert again.returncode == 0, again.stderr
-        assert f"mirrorbook failover abort {mirrored.name}" in again.stdout
+        assert f"`mirrorbook mirror describe {mirrored.name}`" in again.stdout
+        assert "failover abort" not in again.stdout, "whether the run is open nobody knows while west is silent"
     found = json.loads(lifted.stdout)
     assert (found["run"], found["lifted"], found["destination_answers"]) == (run, True, False)
 
@@ -248,7 +251,7 @@ def test_a_source_that_was_unfenced_and_is_silent_is_not_taken_for_fenced(pair: 
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     with killed(pair.west):
         fence = read_fence_file(file)
-        assert lift_by_file(mirrored.config, cluster, fence, file) == ()
+        assert lift_by_file(mirrored.config, cluster, fence, file, lifted_by="test") == ()
         assert not denied(pair.east, topic)
     with suspended(pair.east), pytest.raises(Refused, match="was lifted by its file at"):
         mirrored.failover.drive(run)
@@ -300,10 +303,10 @@ def test_what_was_promoted_is_not_unfenced_while_the_destination_answers(pair: P
     assert "has promoted west" in refused.stderr
     fence = read_fence_file(file)
     with pytest.raises(Refused, match="has promoted west"):  # promoted while somebody read the question
-        lift_by_file(mirrored.config, cluster, fence, file)
+        lift_by_file(mirrored.config, cluster, fence, file, lifted_by="test")
     assert mirrored.failover.drive(run).state is RunState.DONE
     with pytest.raises(Refused, match="has promoted west"):
-        preview_lift(mirrored.config, cluster, fence)
+        preview_lift(mirrored.config, cluster, fence, file)
     assert denied(pair.east, topic)
     assert read_fence_file(file).lifted_ms is None
 
@@ -320,9 +323,9 @@ def test_an_edited_file_lifts_no_fence_of_what_was_promoted(pair: Pair, tmp_path
         replace(fence, mirror=MirrorName("another"), run="another-failover-20260101T000000-0000"),
     ):
         with pytest.raises(Refused, match=f"keeps {topic} closed"):
-            preview_lift(mirrored.config, cluster, edited)
+            preview_lift(mirrored.config, cluster, edited, file)
         with pytest.raises(Refused, match=f"keeps {topic} closed"):
-            lift_by_file(mirrored.config, cluster, edited, tmp_path / file.name)
+            lift_by_file(mirrored.config, cluster, edited, tmp_path / file.name, lifted_by="test")
         assert denied(pair.east, topic), "applications can write on both sides"
 
 
@@ -334,19 +337,50 @@ def test_an_edited_file_lifts_no_fence_while_the_true_destination_is_silent(pair
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
     with suspended(pair.west):
-        promotion = preview_lift(mirrored.config, cluster, fence).promotion
+        promotion = preview_lift(mirrored.config, cluster, fence, file).promotion
         assert promotion is not None, "east knows where applications were told to write"
         assert (promotion.subject, promotion.values["run"]) == ("west", run)
         for destination in ("elsewhere", "east"):
             edited = replace(fence, destination=ClusterName(destination))
             for lift in (
-                lambda e=edited: preview_lift(mirrored.config, cluster, e),
-                lambda e=edited: lift_by_file(mirrored.config, cluster, e, tmp_path / file.name),
+                lambda e=edited: preview_lift(mirrored.config, cluster, e, file),
+                lambda e=edited: lift_by_file(mirrored.config, cluster, e, tmp_path / file.name, lifted_by="test"),
             ):
                 with pytest.raises(Refused, match=r"no answer from west") as refused:
                     lift()
                 assert "--config" in str(refused.value), "whoever knows better is told how"
         assert denied(pair.east, topic), "applications can write on both sides"
+
+
+def test_a_watcher_that_fences_again_what_a_person_has_opened_says_who_did_which(pair: Pair, tmp_path: Path) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+    with suspended(pair.west):
+        assert any(
+            "fences east again within 10 s" in line
+            for line in preview_lift(mirrored.config, cluster, fence, file).warnings
+        )
+        assert lift_by_file(mirrored.config, cluster, fence, file, lifted_by="ann@desk") == ()
+        assert not denied(pair.east, topic)
+        shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path))
+        assert "lifted by ann@desk" in shown.stderr
+    assert check_fence(mirrored.link).action is FenceNextAction.APPLY
+    assert denied(pair.east, topic), "applications can write on both sides"
+    restored = mirrored.state.pending_fences[mirrored.link.mirror.name].restored
+    assert restored is not None
+    assert restored.lifted_by == "ann@desk"
+    assert restored.lifted_ms > 0
+    for command in (("describe", mirrored.name), ("list",)):
+        shown = mirrorbook("mirror", *command, "--config", str(mirrored.config.path))
+        text = " ".join(shown.stdout.split())
+        assert "removed by ann@desk" in text, command
+        assert restored.by in text, command
+    with suspended(pair.west):
+        shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path))
+    assert "lifted by ann@desk" not in shown.stderr, "it stands again"
 
 
 def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
@@ -367,10 +401,10 @@ def test_a_run_under_way_is_taken_over_before_its_fence_is_lifted(pair: Pair, tm
     run = through(mirrored, "parity")
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
-    outlook = preview_lift(mirrored.config, cluster, fence)
+    outlook = preview_lift(mirrored.config, cluster, fence, file)
     assert [line for line in outlook.warnings if f"failover abort {mirrored.name}" in line]
     with StateWriter(mirrored.config.cluster("west"), make_control_id(mirrored.name)) as sleeper:
-        assert lift_by_file(mirrored.config, cluster, fence, file) == ()
+        assert lift_by_file(mirrored.config, cluster, fence, file, lifted_by="test") == ()
         with pytest.raises(LostOwnership):
             sleeper.put(sleeper.state.runs[run])
     assert not denied(pair.east, topic)

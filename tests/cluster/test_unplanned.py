@@ -171,7 +171,7 @@ def test_a_lost_record_dated_ahead_counts_as_lost_where_the_source_was_seen_with
         producer.produce(topic, b"%d" % number, partition=0, timestamp=in_half_an_hour_ms + number)
     assert producer.flush(TIMEOUT_S) == 0
     with StateWriter(mirrored.link.destination, make_data_id(mirrored.name)) as data:
-        seen = ObservedTopic(topic=topic, ends=(37,))
+        seen = ObservedTopic(topic=topic, ends=(37,), recovery_points=((0, 0, 30),))
         data.put(SourceObservation(mirror=mirrored.name, at_ms=data.now_ms(), topics=(seen,)))
     with killed(pair.east):
         run = begin(mirrored.failover)
@@ -468,7 +468,7 @@ def test_partitions_and_topics_younger_than_the_last_plan_are_counted_and_named(
             plan = mirrored.failover.plan(RunMode.UNPLANNED)
             run = begin(mirrored.failover)
             assert mirrored.failover.drive(run.id).state is RunState.DONE
-    words = f"5 partition(s), {sum(written.values())} offset(s): {topic}-3 (not mirrored yet: 700 offset(s)), "
+    words = f"5 partitions, {sum(written.values())} offsets: {topic}-3 (not mirrored yet: 700 offset(s)), "
     assert str(described).startswith(words)
     recorded = evidence_of(mirrored, run, "record_lmo")
     for figures in (plan.figures, recorded):

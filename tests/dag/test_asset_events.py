@@ -11,7 +11,7 @@ import pytest
 from mirror_core.decide.steps import list_step_names
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, RunMode, StepRecord, StepState
-from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state.state_records import State
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import Pair, produce
@@ -28,7 +28,7 @@ def test_the_switch_emits_an_asset_event(pair: Pair, tmp_path: Path, monkeypatch
     from airflow.sdk.execution_time.context import OutletEventAccessors
     from mirrorbook_airflow import runbook
     from mirrorbook_airflow.asset_events import ACTIVE_ALIAS, FENCED_ALIAS
-    from mirrorbook_airflow.runbook import RunAnnouncedStep
+    from mirrorbook_airflow.runbook import AnnounceStep
 
     topic = app_topic(pair)
     produce(pair.east, topic, 5)
@@ -41,10 +41,11 @@ def test_the_switch_emits_an_asset_event(pair: Pair, tmp_path: Path, monkeypatch
         failover.run_step(run, name)
     monkeypatch.setattr(runbook, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr(runbook, "make_services", lambda link, step, master: mirrored.services)
-    monkeypatch.setattr(Failover, "refuse_foreign_run", lambda self, run_id: None)  # this run was begun by the test
+    monkeypatch.setattr(SetFailover, "refuse_superseded", lambda self, run_id: None)  # this run was begun by the test
 
-    step = RunAnnouncedStep(
+    step = AnnounceStep(
         task_id="switch",
+        step="switch",
         steps=("switch",),
         mirror=mirrored.name,
         kind=RunKind.FAILOVER,
@@ -97,7 +98,7 @@ def test_a_source_that_was_given_up_was_not_fenced() -> None:
 
 def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
     from mirrorbook_airflow.asset_events import HOME_ALIAS, emit_home
-    from mirrorbook_airflow.runbook import RunAnnouncedStep
+    from mirrorbook_airflow.runbook import AnnounceStep
 
     told = Told(reprotect=7)
     told.link.mirror.name = MirrorName("m")
@@ -106,5 +107,5 @@ def test_the_end_of_a_failback_is_told_of(dag_bag: DagBag) -> None:
     assert event.dest_asset_key.uri == "mirrorbook://m/home"
     assert event.extra == {"mirror": "m", "active": "west", "run": "r1", "at_ms": 7}
     task = dag_bag.dags["mirror_failback"].get_task("reprotect")
-    assert isinstance(task, RunAnnouncedStep)
+    assert isinstance(task, AnnounceStep)
     assert task.outlets == [HOME_ALIAS]

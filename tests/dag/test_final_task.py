@@ -24,7 +24,7 @@ A, B = MirrorName("m"), MirrorName("n")
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """Of which mirror, and which run of it, the last words were wanted."""
-    from mirrorbook_airflow import run_status
+    from mirrorbook_airflow import runbook
 
     found = list[tuple[str, str | None]]()
 
@@ -41,8 +41,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
         return LINK, state
 
     monkeypatch.setattr("mirror_core.runbook.run_outcome.read_mirror_status", say)
-    monkeypatch.setattr(run_status, "find_mirror", find)
-    monkeypatch.setattr(run_status, "find_planned_set", lambda *_: MirrorSet("shop", (A, B)))
+    monkeypatch.setattr(runbook, "find_mirror", find)
+    monkeypatch.setattr(runbook, "find_set", lambda *_: MirrorSet("shop", (A, B)))
     return found
 
 
@@ -51,14 +51,14 @@ def context(begun: str | None) -> Any:
     return {"ti": ti, "dag_run": SimpleNamespace(dag_id="mirror_failover_set", run_id="r1")}
 
 
-@pytest.mark.parametrize("begun", ["m-failback-1", None])
+@pytest.mark.parametrize("begun", [RUN.id, None])
 def test_they_are_of_the_run_that_was_begun_if_one_was(
     asked: list[tuple[str, str | None]], begun: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.run_status import LogMirrorStatus
+    from mirrorbook_airflow.runbook import LogStatus
 
-    task = LogMirrorStatus(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
+    task = LogStatus(task_id="last_words", mirror="m", begin=EmptyOperator(task_id="begin"))
     said = task.execute(context(begun))
     assert asked == [("m", begun)]
     assert said.splitlines()[0] == "Applications write on east."
@@ -71,9 +71,9 @@ def test_of_a_set_they_are_of_each_mirror_and_a_silent_one_hides_no_other(
     asked: list[tuple[str, str | None]], begun: str | None, run: str | None
 ) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow.run_status import LogSetStatus
+    from mirrorbook_airflow.runbook import LogStatus
 
-    task = LogSetStatus(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
+    task = LogStatus(task_id="last_words", set_name="shop", begin=EmptyOperator(task_id="begin"))
     lines = task.execute(context(begun)).splitlines()
     assert asked == [("m", run)]
     assert lines[0] == "m: Applications write on east."

@@ -71,6 +71,7 @@ def events_of(mirror: MirrorName, state: str) -> list[dict[str, Any]]:
 def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pair: Pair, mirror: MirrorName) -> None:
     topic = new_topic(pair.east, partitions=2)
     params = {"mirror": mirror, "source": "east", "destination": "west", "topics": [topic]}
+    params |= {"exclude_rights": ["READ TOPIC .*"], "exclude_settings": ["retention.*"], "replication_factor": "1"}
 
     for _ in range(2):
         run = run_dag(dag_bag.dags["mirror_create"], params)
@@ -79,6 +80,8 @@ def test_create_records_starts_and_syncs_and_may_be_repeated(dag_bag: DagBag, pa
     recorded = read_state(load_config(pair.config_path).cluster("west")).mirrors[mirror]
     assert recorded.desired is DesiredState.STARTED
     assert recorded.topics == (topic,)
+    assert (recorded.exclude_rights, recorded.exclude_settings) == (("READ TOPIC .*",), ("retention.*",))
+    assert recorded.replication_factor == "1"
     assert mirror in offered()
     assert len(admin_client(pair.west).list_topics(topic).topics[topic].partitions) == 2
 

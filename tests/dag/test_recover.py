@@ -96,7 +96,7 @@ def test_a_recopy_is_shown_approved_and_done_as_it_was_shown(foreign: Mirrored, 
     form.answered(approve, "ann")
     said = form.execute(control)
 
-    assert said.startswith("approved by ann\n4 record(s) of cluster west saved to ")
+    assert said.startswith("approved by ann\n4 records of cluster west saved to ")
     assert list(tmp_path.glob(f"{foreign.name}/recover-*/**/*.parquet"))
     foreign.copy()
     assert read_all(foreign.pair.west, topic) == read_all(foreign.pair.east, topic)

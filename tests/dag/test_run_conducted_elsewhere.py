@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from mirror_core.decide.failover_plan import PlanDecision
+from mirror_core.decide.set_schedule import SetPlan
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import Refused
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import NO_OFFSETS, MirrorName, Offset, Partition, PartitionOffsets
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run import Run, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.run_checkpoints import StepValue
 from mirror_core.runbook.failover_conductor import Failover, list_refused_losses
-from mirror_core.runbook.set_conductor import MemberRun, SetPlan
+from mirror_core.runbook.set_conductor import MemberRun
 from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.runbook.step_records import UnderReplicatedLogs
 from mirror_core.state.journal import make_checkpoint
@@ -44,7 +45,7 @@ def not_to_be_done(*arguments: object, **options: object) -> None:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     """A set of which ann has taken one run over. What tasks have left in Airflow."""
-    from mirrorbook_airflow import set_tasks
+    from mirrorbook_airflow import runbook
 
     one: Any = SimpleNamespace(started_by=MINE, refuse_conducted=refuse)
     runs = {
@@ -58,16 +59,18 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
         monkeypatch.setattr(SetFailover, name, not_to_be_done)
     monkeypatch.setattr(SetFailover, "refuse_expired", lambda self, attempt, agreed: None)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
-    monkeypatch.setattr(set_tasks.SetOperator, "make_conductor", lambda self, context, steps=(): several)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context, steps=(): several)
     return {("begin", "return_value"): "shop-1"}
 
 
-@pytest.mark.parametrize("name", ["prove", "cut_over"])
-def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken: dict[tuple[str, str], Any]) -> None:
+@pytest.mark.parametrize(("name", "steps"), [("prove", ("prove",)), ("cut_over", ("fence", "drain"))])
+def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(
+    name: str, steps: tuple[str, ...], taken: dict[tuple[str, str], Any]
+) -> None:
     """Also by the teardown behind the task, which would abort the others."""
     from airflow.providers.standard.operators.empty import EmptyOperator
     from airflow.sdk.exceptions import AirflowFailException
-    from mirrorbook_airflow.set_tasks import AbortSet, CompareSet, CutOverSet
+    from mirrorbook_airflow.runbook import AbortRun, RunSteps
 
     def context(task: str) -> Any:
         pull: Callable[..., Any] = lambda task_ids, key="return_value": taken.get((task_ids, key))  # noqa: E731
@@ -76,13 +79,10 @@ def test_a_set_of_which_a_person_conducts_a_run_is_left_to_them(name: str, taken
         return {"ti": SimpleNamespace(xcom_pull=pull, xcom_push=push), "dag_run": run, "params": {}}
 
     common: dict[str, Any] = {"set_name": "shop", "begin": EmptyOperator(task_id="begin")}
-    task: Any = {
-        "prove": lambda: CompareSet(task_id="prove", **common),
-        "cut_over": lambda: CutOverSet(task_id="cut_over", go_ahead=None, **common),
-    }[name]()
+    task = RunSteps(task_id=name, steps=steps, **common)
     with pytest.raises(AirflowFailException, match="it is conducted by ann"):
         task.execute(context(name))
-    said = AbortSet(task_id="abort", steps=(task,), **common).execute(context("abort"))
+    said = AbortRun(task_id="abort", steps=(task,), **common).execute(context("abort"))
     assert said.startswith("kept: another process took a run over")
 
 
@@ -282,6 +282,7 @@ def _controlled(state: State, monkeypatch: pytest.MonkeyPatch, action: str) -> t
         **params: bool,
     ) -> str:
         context["params"].update(params)
+        left.setdefault("show", {"hash": "", "body": ""})  # as anybody may write it
         if asked:
             left["show"] = show.execute(context)
             for question, person in zip(asks, people, strict=True):
@@ -364,43 +365,33 @@ def test_an_approval_knows_whether_the_source_was_silent(
 ) -> None:
     """What a person has agreed to is to give up a dead cluster, or one that answers."""
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from mirrorbook_airflow import runbook, set_tasks
+    from mirrorbook_airflow import runbook
 
     found = PlanDecision(replace(RUN.plan, mode=RunMode.UNPLANNED), ())
     names, begun, state = ((A,) if silent else ()), list[Any](), State()
     joint = SetPlan({A: found}, "0123", (), silent=names)
+    members = MirrorSet("shop" if of_a_set else "", (A,))
 
     def begin(*arguments: object, **known: object) -> None:
         begun.append(known["silent"])
         raise Begun
 
-    engine: Any = SimpleNamespace(
-        decide_unplanned=lambda: (found, silent), begin=begin, find_run_to_resume=lambda plan_hash, mode: None
-    )
     record_in(state, monkeypatch)
     several: Any = SimpleNamespace(
-        mirror_set=MirrorSet("shop", (A,)), decide=lambda: joint, begin=begin,
+        mirror_set=members, decide=lambda: joint, begin=begin,
         find_active_attempt=lambda started_by, plan_hash: None, find_unbegun_attempt=lambda started_by: None,
     )  # fmt: skip
-    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
-    for module in (runbook, set_tasks):
-        monkeypatch.setattr(module, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(set_tasks, "find_planned_set", lambda context, plan_task, name, kind: MirrorSet("shop", (A,)))
-    monkeypatch.setattr(set_tasks.SetOperator, "make_conductor", lambda self, context, steps=(): several)
+    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
+    monkeypatch.setattr(runbook, "find_planned_set", lambda context, plan_task, name, kind: members)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context, steps=(): several)
     asked, lost = EmptyOperator(task_id="approve"), RunMode.UNPLANNED
-    plan: Any
-    task: Any
-    if of_a_set:
-        plan = set_tasks.PlanSet(task_id="plan", set_name="shop", mode=lost)
-        task = set_tasks.BeginSet(task_id="begin", plan=plan, approvals=(asked,), set_name="shop", mode=lost)
-    else:
-        common: dict[str, Any] = {"mirror": "a", "kind": RunKind.FAILOVER, "mode": lost}
-        plan = runbook.PlanRun(task_id="plan", **common)
-        task = runbook.BeginRun(task_id="begin", plan=plan, approvals=(asked,), **common)
+    target: dict[str, Any] = {"set_name": "shop"} if of_a_set else {"mirror": "a"}
+    plan = runbook.PlanRun(task_id="plan", mode=lost, **target)
+    task = runbook.BeginRun(task_id="begin", plan=plan, approvals=(asked,), mode=lost, **target)
     run = SimpleNamespace(dag_id="mirror_failover_unplanned", run_id="r1")
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0", "silent": not silent})
     context: Any = {"params": {}, "ti": ti, "dag_run": run}
     plan.execute(context)
     with pytest.raises(Begun):
         task.execute(context)
-    assert begun == [names if of_a_set else silent], "whatever an XCom says"
+    assert begun == [names], "whatever an XCom says"

@@ -152,6 +152,14 @@ def test_a_question_that_is_marked_as_answered_or_whose_xcom_is_written_is_no_ap
 
     run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
     airflow.await_question(DAG, run, "approve", RUN_S)
+    with airflow.signed_in("other"):
+        _mark_done(airflow, run, "approve", "skipped")
+    assert runbook.wait_end(run) == "failed", "nothing was moved"
+    assert airflow.tasks(DAG, run)["begin"] == "skipped"
+    assert _runs(mirror) == []
+
+    run = airflow.trigger(DAG, {"mirror": mirror.name, "pause": True})
+    airflow.await_question(DAG, run, "approve", RUN_S)
     airflow.answer(DAG, run, "approve", "Approve")
     airflow.await_question(DAG, run, "go_ahead", RUN_S)
     with airflow.signed_in("other"):
@@ -377,9 +385,9 @@ def _answered_earlier(mirror: Mirrored, question: str, seconds: int) -> None:
     record_approval(mirror.link.destination, mirror.name, replace(known, approval=aged))
 
 
-def _mark_done(airflow: Airflow, run: str, task: str) -> None:
+def _mark_done(airflow: Airflow, run: str, task: str, state: str = "success") -> None:
     """What anybody may do in Airflow who may clear tasks."""
-    airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}", {"new_state": "success"})
+    airflow.call("PATCH", f"/dags/{DAG}/dagRuns/{run}/taskInstances/{task}", {"new_state": state})
 
 
 def _write_xcom(airflow: Airflow, run: str, task: str, key: str, value: object) -> None:

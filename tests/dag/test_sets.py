@@ -50,7 +50,7 @@ class DagRun:
 
     def task(self, name: str) -> Any:
         operator = self.dag.get_task(name)
-        operator.set_name = self.set_name
+        operator.set_name, operator.strategies = self.set_name, ""  # as Airflow renders them
         return operator
 
     def write_set(self, *members: Mirrored, **others: str) -> None:
@@ -97,13 +97,13 @@ def dag_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> DagRun:
     from airflow.sdk.execution_time.context import OutletEventAccessors
-    from mirrorbook_airflow import mirror_lookup, set_tasks
+    from mirrorbook_airflow import mirror_lookup, runbook
 
     path = tmp_path / "mirrorbook.yaml"
     path.write_text(both[0].pair.config_path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(mirror_lookup, "require_clusters", lambda: ())
     monkeypatch.setattr(mirror_lookup, "provide_config", lambda name, clusters: path)
-    monkeypatch.setattr(set_tasks, "make_services", lambda link, steps, master: both[0].services)
+    monkeypatch.setattr(runbook, "make_services", lambda link, steps, master: both[0].services)
     made = DagRun(dag_bag.dags["mirror_failover_set"], OutletEventAccessors(), path)
     made.write_set(*both)
     return made
@@ -129,7 +129,7 @@ def test_a_set_is_moved_by_its_tasks(dag_run: DagRun, both: tuple[Mirrored, Mirr
     for one in both:
         assert f"**Mirror `{one.name}`**, compared while applications write: **passed**" in said
     dag_run.answered("go_ahead", "ben")
-    with pytest.raises(AirflowFailException, match="step report is not done"):
+    with pytest.raises(AirflowFailException, match=r"it is RUNNING: not done: .*, report"):
         dag_run.execute("done")
     done = dag_run.execute("cut_over")
     assert Path(done["report"]).is_file()
@@ -168,7 +168,7 @@ def test_all_from_a_cluster_are_those_that_were_approved(
     dag_run: DagRun, both: tuple[Mirrored, Mirrored], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody creates another mirror meanwhile."""
-    from mirrorbook_airflow import mirror_lookup, set_tasks
+    from mirrorbook_airflow import mirror_lookup, runbook
 
     name = f"all-from-{both[0].link.source.name}"
     members = {one.name for one in both}
@@ -178,7 +178,7 @@ def test_all_from_a_cluster_are_those_that_were_approved(
         all_found = found(set_name, kind)
         return replace(all_found, mirrors=tuple(mirror for mirror in all_found.mirrors if mirror in members))
 
-    for module in (mirror_lookup, set_tasks):
+    for module in (mirror_lookup, runbook):
         monkeypatch.setattr(module, "find_set", find_of_this_test)
     dag_run.set_name = name
     dag_run.execute("plan")
@@ -300,7 +300,7 @@ def test_a_set_comes_home_by_its_tasks(way_home: DagRun, both: tuple[Mirrored, M
         way_home.execute("home.cut_over")
     way_home.answered("home.go_ahead", "ben")
     way_home.execute("home.cut_over")
-    with pytest.raises(AirflowFailException, match="step reprotect is not done"):
+    with pytest.raises(AirflowFailException, match="it is RUNNING: not done: reprotect"):
         way_home.execute("done")
     assert way_home.execute("home.switched") == backs
     assert way_home.execute("protect") == [one.name for one in both]
@@ -341,7 +341,7 @@ def test_a_member_that_a_person_gives_up_stays_and_the_others_come_home_by_their
     way_home.answered("home.approve", "ann")
     way_home.execute("home.begin", "home.prove")
     way_home.answered("home.go_ahead", "ann")
-    with pytest.raises(AirflowFailException, match="step reprotect is not done"):
+    with pytest.raises(AirflowFailException, match="it is RUNNING: not done: reprotect"):
         way_home.execute("done")
     way_home.execute("home.cut_over")
     assert way_home.execute("protect") == [well.name]
@@ -368,7 +368,7 @@ def test_one_that_is_stranded_on_the_way_home_comes_home_when_its_task_is_cleare
     way_home.execute("plan")
     way_home.answered("approve", "ann")
     way_home.execute("begin", "copy_back", "home.plan")
-    with pytest.raises(AirflowSkipException, match="the failover home was not begun"):
+    with pytest.raises(AirflowSkipException, match=r"nothing was begun by home\.begin"):
         way_home.execute("protect")
     way_home.answered("home.approve", "ann")
     way_home.execute("home.begin", "home.prove")
@@ -380,7 +380,7 @@ def test_one_that_is_stranded_on_the_way_home_comes_home_when_its_task_is_cleare
         way_home.execute("protect")
     assert "kept: another mirror of the set is promoted" in way_home.execute("home.abort")
     at_home(well)
-    with pytest.raises(AirflowFailException, match=f"{broken.name}: step reprotect is not done"):
+    with pytest.raises(AirflowFailException, match=f"run {broken.name}-failback-.*: not done: reprotect"):
         way_home.execute("done")
 
     monkeypatch.setattr(PlannedSteps, "check_before_promotion", check)

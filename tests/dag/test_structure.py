@@ -117,9 +117,13 @@ def test_a_plain_leaf_makes_a_rejected_or_failed_run_red(dag_bag: DagBag, name: 
     leaves = [task for task in dag.tasks if not task.downstream_task_ids and not task.is_teardown]
 
     assert [leaf.task_id for leaf in leaves] == ["done"]
-    assert leaves[0].trigger_rule == "all_success"
+    assert leaves[0].trigger_rule == "none_failed", "skipped with a question that somebody marks so, it would be green"
     everything_else = {task.task_id for task in dag.tasks if not task.is_teardown} - {"done"}
     assert upstream(dag, "done") >= everything_else
+
+
+def test_a_verb_whose_question_is_marked_as_skipped_is_asked_for_its_approval(dag_bag: DagBag) -> None:
+    assert dag_of(dag_bag, "mirror_control").get_task("control").trigger_rule == "none_failed"
 
 
 @pytest.mark.parametrize(("name", "group", "mode", "tasks"), RUNBOOKS)
@@ -206,7 +210,7 @@ def test_nothing_is_changed_before_the_first_approval(dag_bag: DagBag) -> None:
 
 
 def test_all_mirrors_of_a_set_are_moved_by_one_task_and_told_of_also_when_one_failed(dag_bag: DagBag) -> None:
-    from mirrorbook_airflow.set_tasks import SetOperator
+    from mirrorbook_airflow.runbook import RunOperator
 
     before: tuple[str, ...]
     for name, mode, before in (
@@ -220,7 +224,7 @@ def test_all_mirrors_of_a_set_are_moved_by_one_task_and_told_of_also_when_one_fa
         assert dag.get_task("done").upstream_task_ids == {"cut_over", "switched"}
         assert dag.get_task("abort").is_teardown
         assert {task.task_id for task in dag.tasks if task.is_setup} == {"begin", *before[:1]}
-        conducting = [vars(task)["mode"] for task in dag.tasks if isinstance(task, SetOperator)]
+        conducting = [vars(task)["mode"] for task in dag.tasks if isinstance(task, RunOperator)]
         assert set(conducting) == {mode}
 
 
@@ -232,7 +236,7 @@ def test_an_incident_of_the_data_plane_is_red_and_watched_again(dag_bag: DagBag)
     assert dag.get_task("watch").downstream_task_ids == {"watch_again", "done"}
 
 
-def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_failover_only(
+def test_a_form_gives_the_word_for_partitions_that_cannot_be_copied_to_a_failover_only(
     dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mirrorbook_airflow import runbook
@@ -244,12 +248,14 @@ def test_a_form_gives_the_word_for_partitions_without_a_leader_to_a_planned_fail
         dag = dag_of(dag_bag, name)
         params = {**dag.params.dump(), "mirror": "m", **filled_in}
         task: Any = dag.get_task("plan")
+        monkeypatch.setattr(task, "strategies", "")  # Airflow renders it
         context = {"params": params, "dag_run": SimpleNamespace(dag_id=name, run_id="r")}
-        return bool(task.make_conductor(context)._leave_behind)
+        return bool(task.make_conductor(context)._first_conductor._leave_behind)
 
     assert not word("mirror_failover")
     assert word("mirror_failover", leave_behind=True)
-    assert not word("mirror_failover_unplanned", leave_behind=True)
+    assert not word("mirror_failover_unplanned")
+    assert word("mirror_failover_unplanned", leave_behind=True)
     assert not word("mirror_failback")
 
 

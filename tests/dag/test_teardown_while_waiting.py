@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import RunKind, RunMode, RunState
+from mirror_core.runbook import set_conductor
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state.journal import make_checkpoint
 from mirror_core.state.point_of_no_return import SourceReturned
 from mirror_core.state.state_records import State
@@ -29,9 +32,9 @@ WAITING = replace(RUN, plan=replace(RUN.plan, mode=RunMode.UNPLANNED), state=Run
     ("returned", "answers", "said"),
     [
         (SourceReturned(), False, format_sentence("kept_since_source_answered", "east")),
-        (SourceReturned(), True, "aborted: .* trigger this DAG again: its plan says that east answers"),
-        (SourceReturned(loss_confirmed=True), False, "aborted: lifted$"),
-        (None, False, "aborted: lifted$"),
+        (SourceReturned(), True, "given up: lifted. .* its plan says that east answers"),
+        (SourceReturned(loss_confirmed=True), False, "given up: lifted$"),
+        (None, False, "given up: lifted$"),
     ],
 )
 def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_silent(
@@ -49,7 +52,7 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
             mirror=MirrorName("m"), cluster=ClusterName("east"), action=FenceAction.APPLY, run=WAITING.id, since_ms=1
         )
         state.put(replace(owed, applied_at_ms=2))
-        said = "aborted: lifted$"
+        said = "given up: lifted$"
     aborted = list[str]()
 
     def abort(run_id: str, *, only_mine: bool) -> Any:
@@ -57,14 +60,16 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
         return replace(WAITING, note="lifted")
 
     engine: Any = SimpleNamespace(link=LINK, abort=abort, can_reach_source=lambda: answers)
-    monkeypatch.setattr(runbook, "find_mirror", lambda name: (LINK, state))
-    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
-    monkeypatch.setattr("mirror_core.runbook.run_outcome.read_run_outcome", lambda link, run: ())
+    name = MirrorName("m")
+    alone = SetFailover(MirrorSet("", (name,)), {name: engine}, RunMode.UNPLANNED, print_line=print)
+    monkeypatch.setattr(set_conductor, "read_state", lambda cluster, timeout_s=0.0: state)
+    monkeypatch.setattr(set_conductor, "read_mirror_status", lambda link, run: ())
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: alone)
     common: dict[str, Any] = {"mirror": "m", "kind": RunKind.FAILOVER, "mode": RunMode.UNPLANNED}
     task = runbook.AbortRun(task_id="abort", begin=EmptyOperator(task_id="begin"), steps=(), **common)
     ti = SimpleNamespace(xcom_pull=lambda task_ids, key="return_value": WAITING.id)
     outcome = task.execute({"ti": ti})  # type: ignore[typeddict-item]  # as much as the task asks for
     kept = said.startswith("kept")
-    assert re.match(said, outcome), outcome
+    assert re.match(f"m: {said}", outcome), outcome
     assert ("`mirrorbook failover resume m --leave-behind` goes on" in outcome) is kept
     assert aborted == ([] if kept else [WAITING.id])

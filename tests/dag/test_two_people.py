@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from mirror_core.decide.approval_rules import ApprovalPolicy, make_approval
+from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.run import Approval, RunKind
 from mirror_core.model.run_checkpoints import RecordedApproval
 from mirror_core.model.timing import now_ms
 from mirror_core.runbook.failover_conductor import Failover
+from mirror_core.runbook.set_failover import SetFailover
 from mirror_core.state import approvals
 from mirror_core.state.state_records import State
 from tests.dag.answering import answer, answer_question, record_in
@@ -245,12 +247,13 @@ def _conductor(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[App
     begun: list[Sequence[Approval]] = []
     failover = Failover(LINK, cast("Any", None), started_by="airflow mirror_failover/r1 by ann")
 
-    def begin(plan_hash: str, choice: object, *, approved_by: ApprovalPolicy, silent: bool) -> Any:
+    def begin(plan_hash: str, choice: object, *, approved_by: ApprovalPolicy, part_of: None, silent: bool) -> Any:
         begun.append(cast("Any", failover)._check_approvals(desk.state, approved_by, plan_hash, part_of=None))
         return SimpleNamespace(id="r1")
 
-    engine = SimpleNamespace(begin=begin, find_run_to_resume=lambda plan_hash, mode: None)
-    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: engine)
+    engine: Any = SimpleNamespace(link=LINK, begin=begin, find_run_to_resume=lambda plan_hash, mode: None)
+    alone = SetFailover(MirrorSet("", (LINK.mirror.name,)), {LINK.mirror.name: engine}, print_line=print)
+    monkeypatch.setattr(runbook.RunOperator, "make_conductor", lambda self, context: alone)
     return begun
 
 

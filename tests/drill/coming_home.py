@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -130,7 +131,12 @@ class Drill:
 
 @contextmanager
 def drilling(
-    pair: Pair, user: Login, folder: Path, ways: Mapping[str, FailbackStrategy], pause_s: float = PAUSE_S
+    pair: Pair,
+    user: Login,
+    folder: Path,
+    ways: Mapping[str, FailbackStrategy],
+    pause_s: float = PAUSE_S,
+    protocol: str = "classic",
 ) -> Iterator[Drill]:
     """Over these topics; the groups read the first two that will have a tail."""
     op = AclOperation
@@ -138,7 +144,10 @@ def drilling(
         grant(pair.east, user.name, ResourceType.TOPIC, topic, [op.READ, op.WRITE])
     grant(pair.east, user.name, ResourceType.TRANSACTIONAL_ID, user.name, [op.WRITE, op.DESCRIBE], prefixed=True)
     first, second = (topic for topic, way in ways.items() if way is not FailbackStrategy.NONE)
-    groups = [Group(f"{user.name}-l", first, librdkafka), Group(f"{user.name}-j", second, java)]
+    groups = [
+        Group(f"{user.name}-l", first, partial(librdkafka, protocol=protocol)),
+        Group(f"{user.name}-j", second, partial(java, protocol=protocol)),
+    ]
     mirrored = new_mirror(pair, folder, *ways, groups=tuple(group.name for group in groups))
     for cluster in (pair.east, pair.west):
         assert granted(cluster) == listed(tuple(ClusterRole)), "each strategy does with the rights that are listed"

@@ -84,7 +84,8 @@ def _deleted(mirrored: Mirrored, topic: str) -> None:
 
 
 def _epochs(patch: pytest.MonkeyPatch) -> None:
-    """Whatever leads the source now is what both agreed under."""
+    """Whatever leads the source now is what both agreed under, and has what was copied."""
+    patch.setattr(ResumeDecider, "_has_other_tail", lambda *_: False)
     patch.setattr(PartitionReplicator, "agreed_epoch", property(lambda one: one.source_epoch))
 
 

@@ -40,8 +40,10 @@ def name_of(need: RequiredAcl) -> str:
 
 
 def is_implied(need: RequiredAcl) -> bool:
-    """By ALTER, or ALTER_CONFIGS, on the cluster, where that is granted: it stands for clusters without."""
-    return need.resource is Resource.CLUSTER and need.operation in (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+    """By ALTER, or ALTER_CONFIGS, on the cluster, where the same role has that: it stands for clusters without."""
+    implying = {Operation.DESCRIBE: Operation.ALTER, Operation.DESCRIBE_CONFIGS: Operation.ALTER_CONFIGS}
+    same_role = [n for n in ALLOWED if (n.role, n.principal, n.resource) == (need.role, need.principal, need.resource)]
+    return need.resource is Resource.CLUSTER and implying.get(need.operation) in [n.operation for n in same_role]
 
 
 def is_spared(need: RequiredAcl) -> bool:
@@ -51,8 +53,12 @@ def is_spared(need: RequiredAcl) -> bool:
 
 def is_named(need: RequiredAcl, cluster: SandboxCluster, findings: Iterable[Finding]) -> bool:
     right = str(LackingRight(ClusterName(cluster.name), USERS[need.principal], need))
-    listings = [f.values["lacking"] for f in findings if f.code == "run_rights_lacking" and f.subject == cluster.name]
-    return any(right in listing for listing in listings if isinstance(listing, tuple))
+    named = [f.values for f in findings if f.subject == cluster.name]
+    listings = [values["lacking"] for values in named if "lacking" in values]
+    by_strategy = [values["rights"] for values in named if "rights" in values]
+    return any(right in listing for listing in listings if isinstance(listing, tuple)) or any(
+        f"needs {need.operation} on {need.resource.lower()} " in str(rights) for rights in by_strategy
+    )
 
 
 def assert_refused_for(need: RequiredAcl, cluster: SandboxCluster, decision: PlanDecision) -> None:
@@ -110,8 +116,8 @@ def test_a_failback_without_one_right_is_refused_or_done(pair: Pair, tmp_path: P
     produce(pair.east, topic, 3)  # a super user passes every fence
     sent = produce(pair.west, topic, 5)
     cluster = pair.east if need.role is ClusterRole.DESTINATION else pair.west
-    own = listed([ClusterRole.DESTINATION if cluster is pair.east else ClusterRole.SOURCE], need)
-    keep_only(cluster, own)
+    # west is read on the way home, and keeps the runs of the mirror that goes on afterwards
+    keep_only(cluster, listed([ClusterRole.DESTINATION] if cluster is pair.east else BOTH, need))
     failback, allowed = failback_of(mirrored), AllowedStrategies(FailbackStrategy.RECREATE)
     decision = failback.decide(allowed)
     if decision.reasons:
@@ -121,6 +127,16 @@ def test_a_failback_without_one_right_is_refused_or_done(pair: Pair, tmp_path: P
     failback.drive(run.id)
     go_home(failback, run.id)
     assert read_all(pair.east, topic)[-5:] == sorted(sent)
+
+
+def test_a_failback_is_refused_where_the_new_primary_cannot_be_a_destination_again(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = failed_over(pair, tmp_path, topic)
+    keep_only(pair.west, listed([ClusterRole.SOURCE]))
+    decision = failback_of(mirrored).decide(AllowedStrategies(FailbackStrategy.NONE))
+    needs = [n for n in ALLOWED if (n.role, n.resource) == (ClusterRole.DESTINATION, Resource.TRANSACTIONAL_ID)]
+    assert [is_named(need, pair.west, decision.reasons) for need in needs] == [True]
 
 
 def test_there_and_home_with_the_listed_rights_and_no_other(pair: Pair, tmp_path: Path) -> None:

@@ -9,19 +9,24 @@ from pathlib import Path
 
 import pytest
 
+from mirror_core.dataplane.source_monitor import SourceMonitor
 from mirror_core.decide.fence_state import FenceState
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.model.errors import MirrorError
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.mirror import PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunMode, RunState
+from mirror_core.model.source_observation import ObservedEnd, SourceObservation
+from mirror_core.model.timing import now_ms
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from mirrorbook_tools.sandbox.ports import HOST
 from tests.drill.live import Application, Kind, living, nothing_lost_unnamed
 from tests.support.cluster_admin import active_controller, as_admin
 from tests.support.data_plane_thread import beating, driving
 from tests.support.dedicated_clusters import two_clusters
-from tests.support.kafka_clients import TIMEOUT_S, Pair
+from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.pending_fences import debt_of, watching
 from tests.support.three_nodes import log_end, replicas
@@ -197,3 +202,57 @@ def test_a_source_of_three_that_comes_back_node_by_node_is_fenced_as_soon_as_it_
             late = [place for place in one.acked if place[1] >= ends.get(place[0], Offset(1 << 62))]
             assert not late, f"{one.kind} was acknowledged behind the fence: {late[:3]}"
         print(f"{nothing_lost_unnamed(mirrored, applications)} acknowledged records are named as missing")
+
+
+def test_a_broker_without_controllers_makes_no_observation_of_the_source_fresh(three: Pair, tmp_path: Path) -> None:
+    """It wakes up where the others do not answer, and still takes itself for the leader, with its old end."""
+    cut_off = next(node for node in NODES if node != active_controller(three.east))
+    others = [node for node in NODES if node != cut_off]
+    (partition,) = topic_on(three.east, (cut_off, *others))
+    produce(three.east, partition.topic, 10)
+    mirrored = new_mirror(three, tmp_path, partition.topic)
+    mirrored.copy()
+    monitor, link = SourceMonitor(mirrored.link, None), mirrored.link
+    monitor.set_recorded(mirrored.statuses)
+    sleeping, awake = Dying(three.east, hang=True), Dying(three.east, hang=True)
+    with (
+        ClusterClient(link.source, timeout_s=1.0) as source,
+        ClusterClient(link.destination) as destination,
+        source.clone() as controllers,
+    ):
+
+        def observe() -> SourceObservation | None:
+            try:
+                return monitor.observe(source, destination, controllers)
+            except MirrorError:
+                return None
+
+        def end_of(observation: SourceObservation | None) -> ObservedEnd | None:
+            return dict(observation.get_ends())[partition] if observation else None
+
+        first = end_of(observe())
+        assert first is not None
+        assert first.end == 10
+        assert now_ms() - first.at_ms < 5_000
+        sleeping.go(cut_off)
+        wait_until(lambda: replicas(three.east, partition)[0] in others, timeout_s=TIMEOUT_S, why="another one leads")
+        acknowledged_ms = now_ms()
+        produce(three.east, partition.topic, 5)
+        awake.go(*others)
+        sleeping.come(cut_off)
+        for _ in range(3):
+            observation = wait_until(observe, timeout_s=TIMEOUT_S, why="the broker that was cut off answers")
+            assert observation is not None
+            old = end_of(observation)
+            assert old is not None
+            assert (old.end, old.at_ms < acknowledged_ms) == (10, True)
+            assert observation.listed_ms is not None
+            assert observation.listed_ms < acknowledged_ms
+        awake.all_come()
+        found = wait_until(
+            lambda: (end := end_of(observe())) and end.at_ms >= acknowledged_ms and end,
+            timeout_s=TIMEOUT_S,
+            why="a leader with controllers tells the end",
+        )
+        assert found
+        assert found.end == 15

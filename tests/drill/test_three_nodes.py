@@ -26,18 +26,22 @@ from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MinIsrShortf
 from mirror_core.kafka.acl_requests import create_acls, wait_until_acls_present
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import load_config
-from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs
+from mirror_core.kafka.topics import NewTopic, alter_configs, create_topics, describe_configs, wait_for_leaders
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ACTIVE_TOPIC, MirrorName, Partition
 from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.model.sync_state import SyncAction, SyncCategory
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.runbook import canary_probe
 from mirror_core.runbook.canary_probe import run_canary
 from mirror_core.runbook.snapshot_reader import take_snapshot
 from mirror_core.state.state_records import STATE_TOPIC
+from mirror_core.state.state_topic import read_state
+from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
+from tests.cluster.links import new_link, record, writer_of
 from tests.drill.histories import history
 from tests.drill.one_task import one_task
 from tests.drill.weather import Usurper, equal_or_failed
@@ -124,6 +128,30 @@ def test_a_controller_that_hangs_delays_what_it_is_asked_for_and_refuses_nothing
         assert describe_configs(client, [topic])[topic].overrides["retention.ms"] == "-1"
         wait_until_acls_present(client, [denied])
     wait_until(lambda: west.answering(1) == [1, 2, 3], timeout_s=TIMEOUT_S, why="it is back")
+
+
+@pytest.mark.parametrize(("policy", "created"), [("source", 2), ("default", 3), ("1", 1), ("9", 3)])
+def test_topics_are_created_with_the_replicas_that_the_mirror_says(three: Pair, policy: str, created: int) -> None:
+    topic, only = f"t-{secrets.token_hex(5)}", frozenset({SyncCategory.TOPICS})
+    with as_admin(three.east) as east:
+        create_topics(east, [NewTopic(name=topic, partitions=2, replication_factor=2)])
+        wait_for_leaders(east, [topic])
+    link = new_link(three, topic)
+    link = replace(link, mirror=replace(link.mirror, replication_factor=policy))
+    with writer_of(link) as writer:
+        sync_mirror(link, writer, only=only)
+    with as_admin(three.west) as west:
+        wait_for_leaders(west, [topic])
+        assert west.metadata([topic]).topics[topic].replication_factor == created
+    record(link, [topic])
+    state, others = read_state(link.destination), {1, 2, 3} - {created}
+    assert preview_sync(link, state, only=only).rows == ()
+    for other in others:
+        changed = replace(link, mirror=replace(link.mirror, replication_factor=str(other)))
+        [row] = preview_sync(changed, state, only=only).rows
+        assert (row.action, row.source) == (SyncAction.KEEP, "replication factor 2")
+        assert row.destination == f"replication factor {created}"
+        assert str(other) in row.reason
 
 
 def test_what_too_few_replicas_hold_is_not_called_copied(three: Pair, tmp_path: Path) -> None:

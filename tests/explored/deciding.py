@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from mirror_core.decide import acl_plan, command_rules, failover_plan, fence_state
-from mirror_core.decide.filters import NameFilter
+from mirror_core.decide.filters import EVERY_NAME, AclFilter, NameFilter
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
@@ -16,10 +16,10 @@ from mirror_core.decide.mirror_snapshot import (
     SourceSnapshot,
     UnseenCluster,
 )
+from mirror_core.decide.steps import HoldingRun
 from mirror_core.kafka.config import Principal
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Resource
 from mirror_core.model.mirror import DesiredState, PartitionState
-from mirror_core.model.names import compile_name_pattern
 from mirror_core.model.run import RunMode
 from mirror_core.rights import acl_rules, required_acls
 from mirror_core.state.state_records import State
@@ -105,7 +105,7 @@ def _failover_view(
         if up[dst]
         else UnseenCluster("silent"),
         lease=None,
-        active_run=run_of(link, run).id if run else None,
+        active_run=HoldingRun.from_run(run_of(link, run), is_past_no_return=False) if run else None,
         grants=granted or tuple(sorted(str(e.acl) for e in staged)),
         forecast=None,
         now_ms=NOW,
@@ -114,7 +114,7 @@ def _failover_view(
     if not anew or run is None:
         return view
     before = replace(view.mirror, desired=DesiredState.STARTED)
-    continues = view.active_run if run.mode is not mode else None
+    continues = run_of(link, run).id if run.mode is not mode else None
     return replace(view, mirror=before, active_run=None, continues_run=continues)
 
 
@@ -252,7 +252,7 @@ def _synced(link: int, held: tuple[int, int], mask: int, own: int) -> int:
         topics=[topic_of(link)],
         groups=[],
         group_filter=NameFilter((), ()),
-        principal_filter=NameFilter((compile_name_pattern("--principals", ".*"),)),
+        acl_filter=AclFilter(EVERY_NAME),
         own_principals=OWN,
         own_acls=ACLS.values(own),
     )

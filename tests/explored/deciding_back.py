@@ -7,6 +7,7 @@ from typing import Any
 from mirror_core.decide import failback_plan, truncation
 from mirror_core.decide.failback_plan import FailbackSnapshot, NewPrimary, OldSource
 from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
+from mirror_core.decide.steps import HoldingRun
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.run import RunKind
@@ -20,6 +21,7 @@ from tests.explored.world import (
     destination,
     fence_of,
     mirror_of,
+    name_of,
     offset,
     partition_of,
     run_id,
@@ -86,7 +88,11 @@ def _failback_view(
         )
         if up[dst]
         else UnseenCluster("silent"),
-        active_runs=tuple(run_id(at, one[1], one[0]) for at, one in zip((link, link + 1), holding, strict=True) if one),
+        active_runs=tuple(
+            HoldingRun(run_id(at, one[1], one[0]), one[1], name_of(at), ())
+            for at, one in zip((link, link + 1), holding, strict=True)
+            if one
+        ),
         reverse_unknown=None if up[src] else UnseenCluster("silent"),
         pending_fence=debt_of(link, debt) if debt else None,
     )

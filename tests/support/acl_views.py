@@ -9,7 +9,7 @@ from mirror_core.decide.acl_plan import (
     AclScope,
     plan_acls,
 )
-from mirror_core.decide.filters import build_group_filter, build_principal_filter
+from mirror_core.decide.filters import build_acl_filter, build_group_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
@@ -26,7 +26,11 @@ TOPICS = ("orders-1", "orders-2", "bills")
 GROUPS = ("orders-app", "bills-app")
 
 
-def make_mirror(principals: tuple[str, ...] = (".*",), exclude_principals: tuple[str, ...] = ()) -> Mirror:
+def make_mirror(
+    principals: tuple[str, ...] = (".*",),
+    exclude_principals: tuple[str, ...] = (),
+    exclude_rights: tuple[str, ...] = (),
+) -> Mirror:
     return Mirror(
         name=MIRROR,
         source=ClusterName("east"),
@@ -37,6 +41,7 @@ def make_mirror(principals: tuple[str, ...] = (".*",), exclude_principals: tuple
         groups=("orders.*",),
         principals=principals,
         exclude_principals=exclude_principals,
+        exclude_rights=exclude_rights,
         producer_id=1 << 62,
         desired=DesiredState.STARTED,
         created_ms=0,
@@ -49,13 +54,14 @@ def scope(
     *,
     principals: tuple[str, ...] = (".*",),
     exclude_principals: tuple[str, ...] = (),
+    exclude_rights: tuple[str, ...] = (),
 ) -> AclScope:
-    mirror = make_mirror(principals, exclude_principals)
+    mirror = make_mirror(principals, exclude_principals, exclude_rights)
     return AclScope(
         topics=topics,
         groups=GROUPS,
         group_filter=build_group_filter(mirror),
-        principal_filter=build_principal_filter(mirror),
+        acl_filter=build_acl_filter(mirror, topics, GROUPS),
         own_principals=frozenset({"User:mirror-control", "User:mirror-data"}),
         own_acls=own_acls,
     )

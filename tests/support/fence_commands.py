@@ -16,6 +16,7 @@ from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.runbook.run_services import StepContext
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
+from mirror_core.state.state_records import State
 from mirror_core.sync import fence_command
 from tests.support.memory_state import journal_of
 
@@ -61,6 +62,6 @@ def called(link: MirrorLink) -> list[str]:
 
 
 def acted(link: MirrorLink, folder: Path, journal: Journal | None = None) -> StepContext:
-    nothing = cast("Any", None)
+    writer = cast("Any", SimpleNamespace(state=State()))
     services = cast("Any", SimpleNamespace(evidence_dir=folder))
-    return StepContext(link, services, nothing, journal or journal_of("r", "fence"))
+    return StepContext(link, services, writer, journal or journal_of("r", "fence"))

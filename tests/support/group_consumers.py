@@ -23,8 +23,15 @@ Handled = list[tuple[float, int, int]]
 """When, partition, offset: what a consumer handled, in order."""
 
 
+def _get_protocol_settings(protocol: str) -> dict[str, str | int]:
+    """The session's length of the newer protocol (KIP-848) is the broker's."""
+    return {"group.protocol": protocol} | ({"session.timeout.ms": SESSION_MS} if protocol == "classic" else {})
+
+
 @contextmanager
-def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path) -> Iterator[None]:
+def librdkafka(
+    cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path, *, protocol: str = "classic"
+) -> Iterator[None]:
     """Commits what it has handled every 100 ms, and waits for the answer."""
     over = threading.Event()
     member = Consumer(
@@ -33,7 +40,7 @@ def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
+            **_get_protocol_settings(protocol),
             "log_level": 0,
         }
     )
@@ -63,7 +70,14 @@ def librdkafka(cluster: SandboxCluster, group: str, topic: str, handled: Handled
 
 @contextmanager
 def java(
-    cluster: SandboxCluster, group: str, topic: str, handled: Handled, folder: Path, *, reset: str = "earliest"
+    cluster: SandboxCluster,
+    group: str,
+    topic: str,
+    handled: Handled,
+    folder: Path,
+    *,
+    reset: str = "earliest",
+    protocol: str = "classic",
 ) -> Iterator[None]:
     """Kafka's own consumer, which commits by itself every 100 ms."""
     command = java_command(
@@ -72,7 +86,11 @@ def java(
         *("org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", cluster.bootstrap),
         *("--command-config", str(tool_properties(cluster, folder)), "--topic", topic, "--group", group),
         *("--command-property", "auto.commit.interval.ms=100", "--command-property", f"auto.offset.reset={reset}"),
-        *("--command-property", f"session.timeout.ms={SESSION_MS}"),
+        *(
+            word
+            for key, value in _get_protocol_settings(protocol).items()
+            for word in ("--command-property", f"{key}={value}")
+        ),
         *("--formatter-property", "print.offset=true", "--formatter-property", "print.partition=true"),
         *("--formatter-property", "print.value=false"),
     )

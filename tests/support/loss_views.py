@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mirror_core.decide.mirror_snapshot import ClusterTopic, DestinationSnapshot, MirrorSnapshot, UnseenCluster
@@ -24,6 +26,14 @@ def status(partition: Partition, reason: str | None = None) -> PartitionStatus:
     return PartitionStatus(
         partition=partition, state=state, reason=reason, source_topic_id="s", destination_topic_id="d"
     )
+
+
+def cut_at_60(view: MirrorSnapshot) -> MirrorSnapshot:
+    """Somebody has deleted the beginning of a-0 on the destination, and only there."""
+    whole = replace(status(A0), source_start=Offset(0), followed_start=Offset(0))
+    assert isinstance(view.destination, DestinationSnapshot)
+    destination = replace(view.destination, log_starts={A0: Offset(60)})
+    return replace(view, statuses={**view.statuses, A0: whole}, destination=destination)
 
 
 def beat(partition: int, at_ms: int) -> Heartbeat:

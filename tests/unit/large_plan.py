@@ -182,7 +182,7 @@ def main(config: Path) -> None:
     seconds[0] = float(TOLD_S)
     with measured.action("reports"):
         reports = tuple(msgspec.json.decode(answer, type=TaskReport) for answer in answers)
-        results.add_epoch(lease, 1, 0, reports, newest_epoch=1, final=False)
+        results.add_epoch(lease, 1, 0, reports, partitions=frozenset(), newest_epoch=1, final=False)
         results.record_alignment(lease)
         results.count_states(lease)
     with measured.action("metrics"):

@@ -93,7 +93,7 @@ def _list_refusals(
 ) -> Sequence[str]:
     """Unknown reasons do not disable a button: the plan refuses all the same."""
     if run is not None and dag in _RUN_DAGS and not (dag == UNPLANNED and _is_planned(run)):
-        return (str(explain_held_by(run, conductor)),)
+        return (str(explain_held_by(run, conductor, ())),)
     if assessment is None:
         return ()
     if dag == FAILOVER and assessment.decision is not None:

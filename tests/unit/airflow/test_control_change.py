@@ -1,33 +1,37 @@
-"""`mirror_control`, action `change`: what the form means, what has to be approved, and what a second attempt does."""
+"""`mirror_control`, actions `change`, `split`, `delete`: what is asked for, approved, and done by a second attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from mirrorbook_airflow import control_tasks
 from mirrorbook_airflow.control_tasks import (
-    FILTER_TEXTS,
     KEEP_PRESENT_FILTER,
     LEAVING_CHOICES,
     LEAVING_NOT_CHOSEN,
     ControlChange,
 )
+from mirrorbook_airflow.operators import FILTER_TEXTS
 
-from mirror_core.decide.mirror_change import ChangeInputs, FilterChange, plan_change
-from mirror_core.mirrors import mirror_change
-from mirror_core.model.errors import Refused
-from mirror_core.model.mirror import PartitionState, PartitionStatus, TopicAccess, TopicDeparture
-from mirror_core.model.names import Offset, Partition
+from mirror_core.decide.mirror_change import ChangeInputs, FilterChange, plan_change, plan_split, split_filters
+from mirror_core.mirrors import mirror_change, mirror_commands
+from mirror_core.mirrors.control import CommandPreview
+from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, TopicAccess, TopicDeparture
+from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
 
 MIRROR = LINK.mirror
 CLOSED, RELEASED = TopicAccess.CLOSED, TopicAccess.RELEASED
-AS_NOW = {f"new_{name}": [KEEP_PRESENT_FILTER] for name in FILTER_TEXTS}
+AS_NOW: Any = {
+    **{f"new_{name}": [KEEP_PRESENT_FILTER] for name in FILTER_TEXTS},
+    "new_replication_factor": KEEP_PRESENT_FILTER,
+}
 
 
 def form(leaving: str = LEAVING_NOT_CHOSEN, **filters: list[str]) -> Any:
@@ -89,6 +93,11 @@ def test_each_filter_of_the_form_replaces_that_one(name: str) -> None:
         change = control_tasks._read_filter_change(form(**sent)["params"])
         wanted: Any = {name: tuple(patterns)}
         assert change == FilterChange(**wanted)
+
+
+def test_the_form_sets_the_replication_factor_of_new_topics() -> None:
+    sent: Any = {"new_replication_factor": "2"}
+    assert control_tasks._read_filter_change(form(**sent)["params"]) == FilterChange(replication_factor="2")
 
 
 @pytest.mark.parametrize(("choice", "access"), LEAVING_CHOICES.items())
@@ -167,3 +176,103 @@ def test_only_what_was_approved_is_recorded_and_what_is_not_finished_is_said(
     said = control_tasks.ACTIONS["change"](LINK, form("release", new_topics=["u"]), approved)
     assert recorded == ([(FilterChange(topics=("u",), access=RELEASED), "0" * 64)] if is_approved else [])
     assert ("the next sync goes on" in said) is not is_approved
+
+
+WIDE = replace(MIRROR, topics=("t", "u"))
+
+
+def split_form(into: str = "new", *topics: str) -> Any:
+    return {"params": {"action": "split", "split_into": into, "topics": list(topics or ("t",))}}
+
+
+@pytest.fixture
+def planned_split(monkeypatch: pytest.MonkeyPatch) -> Planned:
+    def plan(context: Any, *mirrors: Mirror, was_planned: bool = False) -> ControlChange | None:
+        inputs = ChangeInputs(
+            mirror=mirrors[0],
+            statuses={Partition(topic, 0): copied(topic) for topic in ("t", "u")},
+            departures={},
+            source_topics=("t", "u"),
+            destination_ids={},
+            destination_ends={},
+        )
+        monkeypatch.setattr(
+            mirror_change, "prepare_split", lambda link, state, into, topics: plan_split(into, topics, inputs)
+        )
+        link = replace(LINK, mirror=mirrors[0])
+        state = State(mirrors={mirror.name: mirror for mirror in mirrors})
+        return control_tasks._plan_change(link, state, context, was_planned=was_planned)
+
+    return plan
+
+
+def test_a_split_is_approved_as_it_is_shown_and_not_repeated(planned_split: Planned) -> None:
+    shown = planned_split(split_form(), WIDE)
+    assert shown is not None
+    assert shown.hash[:12] in shown.body
+    assert "new" in shown.body
+    again = planned_split(split_form(), WIDE, was_planned=True)
+    assert again == shown, "it has not begun"
+    after = split_filters(WIDE, MirrorName("new"), ("t",))
+    assert planned_split(split_form(), *after, was_planned=True) is None, "it is done"
+
+
+@pytest.mark.parametrize("context", [split_form(""), {"params": {**split_form()["params"], "topics": []}}])
+def test_a_split_needs_a_name_and_topics(planned_split: Planned, context: Any) -> None:
+    with pytest.raises(BadRequest, match="`split_into`, a name for the new mirror, and `topics`"):
+        planned_split(context, WIDE)
+
+
+def test_a_split_of_nothing_is_refused_before_anybody_is_asked(planned_split: Planned) -> None:
+    with pytest.raises(Refused):
+        planned_split(split_form("new", "none-of-them"), WIDE)
+
+
+@pytest.mark.parametrize("is_approved", [False, True])
+def test_only_an_approved_split_is_done(monkeypatch: pytest.MonkeyPatch, is_approved: bool) -> None:
+    done, offered = list[Any](), list[tuple[str, str]]()
+    monkeypatch.setattr(mirror_change, "split_mirror", lambda link, *split: done.append(split[:3]))
+    monkeypatch.setattr(control_tasks, "add_form_mirror", lambda *names: offered.append(names))
+    approved = ControlChange("0" * 64, "") if is_approved else None
+    control_tasks.ACTIONS["split"](LINK, split_form(), approved)
+    assert done == ([("new", ("t",), "0" * 64)] if is_approved else [])
+    assert offered == [("new", LINK.mirror.destination)]
+
+
+DELETION: Final[Any] = {"params": {"action": "delete"}}
+
+
+def test_a_deletion_is_approved_of_this_mirror_with_its_effects(monkeypatch: pytest.MonkeyPatch) -> None:
+    preview = CommandPreview(("delete mirror m", "2 access rights copied to west are withdrawn"), None)
+    monkeypatch.setattr(mirror_commands, "preview", lambda link, verb: preview)
+    shown = control_tasks._plan_change(LINK, State(), DELETION)
+    assert shown is not None
+    assert "2 access rights copied to west are withdrawn" in shown.body
+    assert control_tasks._plan_change(LINK, State(), DELETION, was_planned=True) == shown
+    newer = replace(LINK, mirror=replace(MIRROR, created_ms=MIRROR.created_ms + 1))
+    another = control_tasks._plan_change(newer, State(), DELETION)
+    assert another is not None
+    assert another.hash != shown.hash, "a mirror of the same name that was made since is another one"
+
+
+def test_a_deletion_that_is_not_possible_now_is_refused_before_anybody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = Refused("mirror m: delete", ["it is STARTED"], reason_code="command_refused")
+    monkeypatch.setattr(mirror_commands, "preview", lambda link, verb: CommandPreview((), refusal))
+    with pytest.raises(Refused, match="it is STARTED"):
+        control_tasks._plan_change(LINK, State(), DELETION)
+
+
+@pytest.mark.parametrize("silent", [{}, {"east": "no answer"}])
+def test_a_mirror_counts_as_deleted_only_if_all_clusters_say_so(
+    monkeypatch: pytest.MonkeyPatch, silent: dict[str, str]
+) -> None:
+    def find(mirror: str) -> Any:
+        raise BadRequest(f"unknown mirror {mirror!r}")
+
+    monkeypatch.setattr(control_tasks, "find_mirror", find)
+    monkeypatch.setattr(control_tasks, "list_silent_clusters", lambda: silent)
+    assert control_tasks._is_deleted("m") is not bool(silent)
+    monkeypatch.setattr(control_tasks, "find_mirror", lambda mirror: (LINK, State()))
+    assert not control_tasks._is_deleted("m")

@@ -14,7 +14,7 @@ from mirror_core.model.errors import Unreachable
 from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction
-from mirror_core.model.run import RunState
+from mirror_core.model.run import RunKind, RunState
 from mirror_core.state import mirror_link
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LIFTING, LINK
@@ -49,6 +49,21 @@ def test_a_mirror_that_a_run_holds_is_looked_at_too(monkeypatch: pytest.MonkeyPa
     over = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name), state=RunState.DONE, ended_ms=9)
     held.runs[RUN.id] = over
     assert mirror_lookup.list_watched_links([]) == []
+
+
+def test_a_watched_mirror_brings_the_fence_of_its_way_home_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failback is open, and its way home gave the new primary up."""
+    failback = replace(RUN, plan=replace(RUN.plan, mirror=OWN.name, kind=RunKind.FAILBACK))
+    there = State(mirrors={OWN.name: OWN}, runs={failback.id: failback})
+    back = replace(OWN, name=MirrorName("own-back"), source=OWN.destination, destination=OWN.source)
+    fence = replace(LIFTING, mirror=back.name, cluster=OWN.destination, action=FenceAction.APPLY)
+    here = State(mirrors={back.name: back}, pending_fences={back.name: fence})
+    monkeypatch.setattr(mirror_link, "read_states", lambda config: iter([(WEST, there)]))
+    monkeypatch.setattr(mirror_link, "read_state", lambda cluster, timeout_s: here)
+    names = {found.mirror.name for found in mirror_lookup.list_watched_links([OWN.name])}
+    assert names == {OWN.name, back.name}
+    here.pending_fences.clear()
+    assert [found.mirror.name for found in mirror_lookup.list_watched_links([OWN.name])] == [OWN.name]
 
 
 def test_only_a_destination_is_believed_about_a_mirror() -> None:

@@ -117,7 +117,7 @@ def test_a_mirror_that_is_not_found_may_be_on_one_that_cannot_be_read(
 
 
 def _create(**ends: str) -> None:
-    params = {**ends, "topics": ["t"], "exclude_topics": [], "groups": []}
+    params = {**ends, **dict.fromkeys(operators.FILTER_TEXTS, ()), "topics": ["t"], "replication_factor": "source"}
     context: Any = {"params": params, "ti": SimpleNamespace()}
     operators.CreateMirror(task_id="create", mirror="orders").execute(context)
 
@@ -149,7 +149,7 @@ def test_a_cluster_becomes_known_when_a_mirror_of_it_was_made_and_not_before(
 def test_clusters_of_a_mirror_that_exists_become_known_only_where_it_is_the_one_that_is_asked_for(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    existing = replace(LINK.mirror, name=MirrorName("orders"), topics=("t",), exclude_topics=(), groups=())
+    existing = replace(LINK.mirror, name=MirrorName("orders"), topics=("t",), groups=(), principals=())
     monkeypatch.setattr(mirror_link, "find_mirror_link", lambda config, name: (replace(LINK, mirror=existing), None))
     connections.variable = "lab"
     with pytest.raises(AirflowFailException, match="with other source"):

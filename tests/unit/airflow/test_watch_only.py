@@ -20,9 +20,7 @@ from mirrorbook_airflow import (
     operators,
     params,
     replicate_tasks,
-    run_status,
     runbook,
-    set_tasks,
 )
 from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
 from mirrorbook_airflow.worker_services import make_parity_check, make_services, open_receipts_folder
@@ -82,6 +80,7 @@ def every(kind: type[BaseOperator]) -> Iterator[type[BaseOperator]]:
 
 
 BEFORE: Any = SimpleNamespace(task_id="begin")
+SHOW: Any = SimpleNamespace(task_id="show")
 OF_RUN: dict[str, Any] = {"task_id": "t", "mirror": "orders", "kind": RunKind.FAILOVER}
 OF_SET: dict[str, Any] = {"task_id": "t", "set_name": "all"}
 TASKS: dict[type[BaseOperator], dict[str, Any]] = {
@@ -105,26 +104,17 @@ TASKS: dict[type[BaseOperator], dict[str, Any]] = {
     operators.ListMirrors: {"task_id": "t"},
     operators.CheckClusters: {"task_id": "t"},
     fence_watch.CheckWatchers: {"task_id": "t"},
-    control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": BEFORE, "approvals": ()},
+    control_tasks.ControlMirror: {"task_id": "t", "mirror": "orders", "show": SHOW, "approvals": ()},
     runbook.PlanRun: OF_RUN,
     runbook.BeginRun: {**OF_RUN, "plan": BEFORE, "approvals": ()},
     runbook.RunSteps: {**OF_RUN, "steps": ["prove"], "begin": BEFORE},
-    runbook.RunAnnouncedStep: {**OF_RUN, "steps": ["switch"], "begin": BEFORE},
+    runbook.AnnounceStep: {**OF_RUN, "step": "switch", "begin": BEFORE},
+    runbook.CopySetBack: {**OF_SET, "steps": ["salvage"], "begin": BEFORE},
     runbook.AbortRun: {**OF_RUN, "begin": BEFORE, "steps": ()},
     runbook.CheckEnded: {**OF_RUN, "begin": BEFORE},
-    set_tasks.PlanSet: OF_SET,
-    set_tasks.BeginSet: {**OF_SET, "plan": BEFORE, "approvals": ()},
-    set_tasks.CompareSet: {**OF_SET, "begin": BEFORE},
-    set_tasks.CutOverSet: {**OF_SET, "begin": BEFORE, "go_ahead": None},
-    set_tasks.AnnounceSwitchedSet: {**OF_SET, "begin": BEFORE},
-    set_tasks.AbortSet: {**OF_SET, "begin": BEFORE, "steps": ()},
-    set_tasks.CheckSetEnded: {**OF_SET, "begin": BEFORE},
-    set_tasks.CopySetBack: {**OF_SET, "begin": BEFORE},
-    set_tasks.ProtectSet: {**OF_SET, "begin": BEFORE, "home_begin": BEFORE},
-    run_status.LogMirrorStatus: {"task_id": "t", "mirror": "orders", "begin": BEFORE},
-    run_status.LogSetStatus: {**OF_SET, "begin": BEFORE},
+    runbook.LogStatus: {**OF_RUN, "begin": BEFORE},
 }
-BASES = {operators.MirrorOperator, runbook.RunOperator, set_tasks.SetOperator, set_tasks.BegunSetOperator}
+BASES = {operators.MirrorOperator, runbook.RunOperator, runbook.BegunRunOperator}
 ASKING = {
     "ApprovePlan",
     "ApproveSecond",

@@ -269,17 +269,18 @@ def failed_with_json(
 def test_an_error_of_a_command_with_json_is_json(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldByRun("start orders", [Finding("mirror_held_by_run", "orders", run="r1"), "and it is PAUSED"])
+    holder = Finding("mirror_stopped", "orders", failback_of="", failed_over=False)
+    held = HeldByRun("start orders", [holder, "and it is PAUSED"])
     held.add_note("NOBODY CAN WRITE\norders")
     assert failed_with_json(held, monkeypatch, capsys) == {
         "code": "held_by_run",
         "message": "start orders",
         "reasons": [
             {
-                "code": "mirror_held_by_run",
+                "code": "mirror_stopped",
                 "subject": "orders",
-                "values": {"run": "r1"},
-                "text": "run r1 holds this mirror: resume or abort it first",
+                "values": {"failback_of": "", "failed_over": False},
+                "text": str(holder),
             },
             {"code": "held_by_run", "subject": "", "values": {}, "text": "and it is PAUSED"},
         ],
@@ -320,6 +321,26 @@ def test_a_wrong_option_of_a_command_with_json_is_a_json_error(
     document = json.loads(capsys.readouterr().err)
     assert (document["code"], document["exit_code"]) == ("bad_request", 2)
     assert wrong[0].lstrip("-") in document["message"]
+
+
+@pytest.mark.parametrize("mistyped", ["zz", "0123456789ab", "F" * 64, ""])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["failover", "run", "orders"],
+        ["failback", "run", "orders"],
+        ["failover", "run-set", "shop"],
+        ["failback", "run-set", "shop"],
+        ["mirror", "change", "orders"],
+        ["mirror", "split", "orders", "late"],
+        ["salvage", "replay", "saved", "--cluster", "east", "--to", "a=b"],
+    ],
+)
+def test_a_plan_is_named_by_its_whole_hash_and_nothing_else(
+    command: list[str], mistyped: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ended([*command, "--plan-hash", mistyped], monkeypatch) == 2
+    assert f"'{mistyped}' is no plan's hash" in " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
 
 
 def test_help_and_json_behind_a_double_dash_are_no_json(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from mirror_core.cli.mirror import tell_lifted_fence
 from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.cli.output import MAX_LINE_WIDTH, wrap_text
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import OpenRunFence
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess, drop_past_location
-from mirror_core.model.findings import Finding
+from mirror_core.mirrors.describe import MirrorDescription
+from mirror_core.mirrors.mirror_facts import FactKey, make_fact
+from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.run import RunKind, StepState
 from tests.support.mirror_views import MIRROR
@@ -132,18 +136,99 @@ def test_a_mirror_that_led_home_tells_no_place_of_writing() -> None:
     *headline, advice = list_headline(access, way_home)
     assert "orders tells where they write" in " ".join(headline)
     assert advice == "Do: mirrorbook mirror describe orders"
+    *_, later = list_headline(access, way_home, is_home_unseen=True)
+    assert later == "When west answers: mirrorbook mirror describe orders", "a command that answers 4 now"
+
+
+def make_returned(name: str = "orders", *, can_fence: bool = True, run_kind: str = "") -> Finding:
+    values = {"taken": 392, "lost": 2_488, "unmeasured": (), "reason": None}
+    held = {"mirror": name, "can_fence": can_fence, "run_kind": run_kind}
+    return Finding("old_source_unfenced_answers", "east", **values, **held)
+
+
+UNSAVED = Finding(
+    "records_only_on_destination",
+    "west",
+    mirror="orders",
+    source="east",
+    partitions=("orders-0", "orders-1"),
+    offsets=2_412,
+    is_minimum=False,
+    run_kind="",
+)
+MOVED = WriteAccess(
+    writes=WriteLocation.DESTINATION, cluster=ClusterName("west"), action=OperatorAction.WATCH, run=None
+)
+
+
+def list_lines(access: WriteAccess, *findings: Finding | None) -> list[str]:
+    lines = [line for text in list_headline(access, ORDERS, *findings) for line in text.split("\n")]
+    assert max(map(len, lines)) <= MAX_LINE_WIDTH
+    return lines
+
+
+def list_commands(lines: list[str]) -> list[str]:
+    return [
+        line[line.index("mirrorbook ") :] for line in lines if re.match(r"(    |or: |Do: |Then: )mirrorbook ", line)
+    ]
 
 
 @pytest.mark.parametrize("can_fence", [True, False])
-def test_an_old_source_that_takes_writes_is_told_with_its_number_and_what_to_do(can_fence: bool) -> None:
-    action = OperatorAction.WATCH if can_fence else OperatorAction.PLAN_FAILBACK
-    moved = WriteAccess(writes=WriteLocation.DESTINATION, cluster=ClusterName("west"), action=action, run=None)
-    values = {"taken": 392, "lost": 2_488, "unmeasured": (), "reason": None, "can_fence": can_fence}
-    returned = Finding("old_source_unfenced_answers", "east", **values)
-    lines = [line for text in list_headline(moved, ORDERS, returned) for line in text.split("\n")]
-    assert max(map(len, lines)) <= MAX_LINE_WIDTH
-    assert str(returned) in " ".join(lines)
+def test_an_old_source_that_takes_writes_is_told_first_with_its_number_and_what_to_do(can_fence: bool) -> None:
+    returned = make_returned(can_fence=can_fence)
+    lines = list_lines(MOVED, returned)
+    assert " ".join(lines).startswith(str(returned))
     assert "392 records" in str(returned)
-    commands = [line[4:] for line in lines if line[4:].startswith("mirrorbook ")]
     watch = "mirrorbook mirror watch orders"
-    assert commands == ([f"{watch} --once", watch] if can_fence else ["mirrorbook failback plan orders"])
+    assert list_commands(lines) == ([f"{watch} --once", watch] if can_fence else ["mirrorbook failback plan orders"])
+
+
+def test_a_cluster_left_on_the_way_home_is_fenced_first_and_then_the_failback_goes_on() -> None:
+    run = replace(HELD, kind=RunKind.FAILBACK, fence=None, can_abort=False)
+    on_east = replace(ON_EAST, run=run, action=OperatorAction.RESUME_RUN)
+    watch = "mirrorbook mirror watch orders-back"
+    commands = list_commands(list_lines(on_east, make_returned("orders-back")))
+    assert commands == [f"{watch} --once", watch, "mirrorbook failback resume orders"]
+
+
+def test_a_run_that_decides_about_an_old_source_is_named_instead_of_a_watcher() -> None:
+    commands = list_commands(list_lines(MOVED, make_returned(run_kind="failover")))
+    assert commands == ["mirrorbook failover status orders"]
+
+
+@pytest.mark.parametrize(
+    ("action", "then"),
+    [
+        (OperatorAction.RECOVER, []),
+        (OperatorAction.NOTHING, []),
+        (OperatorAction.SUPERVISE, ["mirrorbook supervise orders"]),
+    ],
+)
+def test_what_only_the_destination_has_is_told_first_with_what_saves_it(
+    action: OperatorAction, then: list[str]
+) -> None:
+    lines = list_lines(replace(ON_EAST, action=action), None, UNSAVED)
+    assert " ".join(lines).startswith(str(UNSAVED))
+    assert "2,412 records of orders-0, orders-1" in str(UNSAVED)
+    recover = "mirrorbook mirror recover orders --action recopy --salvage FOLDER"
+    assert list_commands(lines) == [recover, *then]
+
+
+def test_what_saves_a_destinations_records_is_not_told_as_possible_while_a_run_holds_the_mirror() -> None:
+    held = Finding(UNSAVED.code, UNSAVED.subject, **{**UNSAVED.values, "run_kind": "failover"})
+    lines = list_lines(NOWHERE, None, held)
+    assert "Do: after the open failover of orders, " in " ".join(lines)
+    assert format_remedy(held).startswith("after the open failover of orders, ")
+    assert list_commands(lines)[1:] == ["mirrorbook failover resume orders", "mirrorbook failover abort orders"]
+
+
+@pytest.mark.parametrize("fence", OpenRunFence)
+def test_the_facts_below_know_a_lifted_fence_too(fence: OpenRunFence) -> None:
+    recorded = {FactKey.OPEN_RUN: make_fact((HELD.id,), "stalled"), FactKey.OPEN_RUN_FENCE: make_fact(("DONE",))}
+    described = MirrorDescription(figures={}, facts=recorded, not_normal=(), silent=(), copying=True, rows=())
+    told = tell_lifted_fence(described, replace(NOWHERE, run=replace(HELD, fence=fence)), MIRROR).facts
+    if fence is not OpenRunFence.LIFTED:
+        assert told == recorded
+        return
+    assert told[FactKey.OPEN_RUN] == make_fact((HELD.id,), f"failover {HELD.id}")
+    assert told[FactKey.OPEN_RUN_FENCE].value == ("LIFTED",)

@@ -46,6 +46,10 @@ def make_row(name: str, **changes: Any) -> MirrorListRow:
         "failed": 0,
         **dict.fromkeys(("topics", "exclude_topics", "groups", "exclude_groups", "principals"), ()),
         "exclude_principals": (),
+        "exclude_rights": (),
+        "exclude_settings": (),
+        "replication_factor": "source",
+        "paused_topics": [],
     }
     return MirrorListRow(**fields | changes)
 
@@ -125,6 +129,38 @@ def test_long_names_are_still_one_line_at_80_columns(
     assert max(map(len, lines)) <= 80
 
 
+def test_a_narrow_table_says_that_it_is_not_known_where_applications_write(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = {"source": "fra-prod", "destination": "dub-prod", "writes": None, "writes_on": None, "behind_s": 1.0}
+    down = to_finding_documents([Finding("cluster_down", "fra-prod")])
+    on_way = make_row("orders", activity=MirrorActivity.FAILING_BACK, troubles=down, **ends)
+    idle = make_row("rest", activity=MirrorActivity.IDLE, **ends)
+    lines = show(monkeypatch, capsys, 80, on_way, idle)
+    assert lines[3].startswith("orders  fra-prod → dub-prod (?)  failing back  ")
+    assert lines[4].startswith("rest    fra-prod → dub-prod      idle  ")
+    assert lines[-1].startswith("(?): it is not known")
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_mirror_whose_state_is_unread_has_a_row(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unseen = [
+        Finding("active_was_announced", "east", run="", since_ms=1, mirror="payments"),
+        Finding("home_mirror_unseen", "orders", source="east", destination="west", active="", since_ms=0, run=""),
+    ]
+    rows = [make_row("refunds")]
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    print_mirrors(rows, unseen)
+    assert click.unstyle(capsys.readouterr().out).splitlines()[3:6] == [
+        "refunds   east → west  east       copied   0.8 s    3 min",
+        "payments  unknown      unknown    unknown  unknown  unknown    state unread",
+        "orders    east → west  unknown    unknown  unknown  unknown    west DOWN",
+    ]
+
+
 def test_an_idle_mirror_does_not_say_where_applications_write(capsys: pytest.CaptureFixture[str]) -> None:
     idle = make_row("orders-back", activity=MirrorActivity.IDLE, writes_on=ClusterName("east"), behind_s=None)
     print_mirrors([idle])
@@ -194,6 +230,14 @@ def test_a_mirror_is_as_far_behind_as_its_furthest_partition() -> None:
     assert (row.activity, row.behind_s, row.troubles) == (MirrorActivity.COPIED, 4.0, ())
     assert list_row(make_state(make_status(0), make_status(1)), 10, 7).behind_s is None, "never complete"
     assert list_row(make_state(make_status(0), make_status(1)), 10).behind_s is None, "a position is unknown"
+
+
+def test_a_copy_that_lacks_its_beginning_is_as_far_behind_as_nobody_knows() -> None:
+    status = replace(make_status(0), source_start=Offset(0), followed_start=Offset(0))
+    partition, state = status.partition, make_state(status)
+    for log_start, behind_s in ((0, 4.0), (6, None)):
+        view = DestinationView(NOW_MS, 0, {partition: Offset(10)}, log_starts={partition: Offset(log_start)})
+        assert make_mirror_row(state.mirrors[STARTED.name], WEST, {WEST: state}, view).behind_s == behind_s
 
 
 def test_how_far_a_mirror_is_behind_is_unknown_until_the_topics_are_listed_that_it_has_just_taken_in() -> None:

@@ -11,22 +11,23 @@ import typer
 
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
 from mirror_core.cli.run_commands import print_decision
-from mirror_core.cli.runs import format_run_loss, list_result, print_plan
+from mirror_core.cli.runs import list_result, print_plan
 from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
-from mirror_core.decide.run_result import RunLoss, RunResult
+from mirror_core.decide.run_result import RunLoss, RunResult, decide_loss, format_run_loss
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Lease
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode
 from tests.support import failback_views, loss_views
 from tests.support.failover_views import healthy_view
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import DESTINATION, SIGHTING
+from tests.support.mirror_views import RUN
 
 view, failback_view = loss_views.view, failback_views.view
 Answer = Callable[[str], list[str]]
@@ -83,6 +84,15 @@ def test_what_a_group_with_members_reads_again_is_asked_about_with_what_to_do(lo
     plan = decide_failover(replace(lossy, mode=RunMode.PLANNED, destination=joined)).plan
     again = dict(list_costs(plan, lossy.mirror))["read again"]
     assert again == "unknown: g has members on west. Stop them first; others: up to 6 records"
+
+
+def test_what_a_loss_cannot_count_follows_what_is_known_of_it_before_and_after_the_run(lossy: MirrorSnapshot) -> None:
+    new = replace(lossy, unmirrored=(Partition("new", 0), Partition("new", 1)))
+    plan = decide_failover(new).plan
+    known = dict(list_costs(decide_failover(lossy).plan, lossy.mirror))["lost"]
+    told = dict(list_costs(plan, lossy.mirror))["lost"]
+    assert told.startswith(f"{known}; and all of topic new (2 partitions): ")
+    assert format_run_loss(decide_loss(replace(RUN, plan=plan)), ClusterName("east")).endswith(told.removeprefix(known))
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -211,8 +221,9 @@ def test_waiting_makes_no_loss_larger_once_the_source_refuses_connections(lossy:
 
 
 def test_a_run_that_another_one_followed_says_nothing_about_now() -> None:
-    result = RunResult(applications=ClusterName("west"), old_source=ClusterName("east"), loss=RunLoss(offsets=0))
-    label, cluster = next(list_result(result, RunMode.PLANNED, None, is_superseded=True))
+    west, east = ClusterName("west"), ClusterName("east")
+    result = RunResult(applications=west, old_source=east, left=east, loss=RunLoss(offsets=0))
+    label, cluster = next(list_result(result, None, is_superseded=True))
     assert (label, cluster) == ("applications moved to", "west")
 
 

@@ -162,7 +162,7 @@ def test_a_dead_way_home_is_waited_for_once(clock: Clock, monkeypatch: pytest.Mo
     monkeypatch.setattr(Failover, "has_disturbed", lambda self, run: True)
     monkeypatch.setattr(failback, "find_run", lambda *arguments: (LINK, replace(RUN, id="m-failback-1")))
     monkeypatch.setattr(failback, "make_conductor", lambda *arguments, **options: home)
-    monkeypatch.setattr(failback, "status_on_failure", lambda by, run: nullcontext())
+    monkeypatch.setattr(failback, "status_on_failure", lambda by, run, *failures: nullcontext())
     for name in ("_confirm_again", "confirm_again"):
         monkeypatch.setattr(failback, name, lambda by, run, **options: "")
     monkeypatch.setattr(failback, "print_outcome", lambda by, run, **options: None)

@@ -49,7 +49,9 @@ class Leaders:
 
 
 def routed(replicator: PartitionReplicator, views: BothMetadata, asking: object) -> LogEndRequest:
-    return LogEndRequest(replicator.partition, 1, 1, 1, 1, end_unverified=False, verified_end=None)
+    return LogEndRequest(
+        replicator.partition, 1, 1, 1, 1, end_unverified=False, is_interrupted=False, verified_end=None
+    )
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch, epoch: int) -> Sequence[ComparisonCase]:

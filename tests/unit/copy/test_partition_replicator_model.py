@@ -157,13 +157,14 @@ def _with_broker(patch: pytest.MonkeyPatch, **without: bool) -> None:
 
 
 def _check_tail(patch: pytest.MonkeyPatch) -> None:
-    """Where the leader has forgotten, the logs' ends are compared."""
+    """The logs' ends are compared, where the leader has forgotten and after each interruption."""
 
     def unchecked(seen: BothLogBounds, *, holds_deletions: bool) -> ResumePoint | ForeignWrite | SourceLostRecords:
         found = decide_resume_point(seen, holds_deletions=holds_deletions)
         return replace(found, must_check_tail=False) if isinstance(found, (ResumePoint, SourceLostRecords)) else found
 
     patch.setattr(resume_decision, "decide_resume_point", unchecked)
+    patch.setattr(resume_decision.ResumeDecider, "_has_other_tail", lambda *_: False)
 
 
 def _base_offset(patch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,9 @@ def aligner(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[ResumeFin
     monkeypatch.setattr(
         resume_finder,
         "resolve_leaders",
-        lambda one, views, asking: LogEndRequest(one.partition, 1, 1, 1, 1, end_unverified=False, verified_end=None),
+        lambda one, views, asking: LogEndRequest(
+            one.partition, 1, 1, 1, 1, end_unverified=False, is_interrupted=False, verified_end=None
+        ),
     )
     east, west = (cast("ClusterClient", SimpleNamespace(name=name)) for name in (EAST, WEST))
     with (
@@ -171,7 +173,9 @@ def test_who_is_called_gone_while_a_broker_is_late_is_asked_about_apart_and_with
 ) -> None:
     def route(one: PartitionReplicator, views: BothMetadata, asking: LogEndRequests) -> LogEndRequest | None:
         if one.partition.index != DOUBTFUL:
-            return LogEndRequest(one.partition, 1, 1, 1, 1, end_unverified=False, verified_end=None)
+            return LogEndRequest(
+                one.partition, 1, 1, 1, 1, end_unverified=False, is_interrupted=False, verified_end=None
+            )
         if views.source.is_undecided(one.partition.topic):
             one.mark_lost("broker(s) 2 do not answer")
         else:

@@ -168,9 +168,8 @@ def test_an_epoch_is_as_long_as_the_last_reports_ask_for(monkeypatch: pytest.Mon
     assert [stop - start for _, start, stop in found] == [30_000, 60_000, 30_000, 30_000]
 
 
-def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -> None:
-    """Of which tasks are told how long they may look on."""
-    given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
+def submitting(given: list[Assignment], ended: Future[tuple[TaskReport, ...]], said: list[str]) -> Any:
+    """A driver that hands tasks out, and does nothing else; its source is never away."""
     names: dict[str, Any] = {
         "name": "m",
         "source": "east",
@@ -190,14 +189,45 @@ def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -
 
     one.runner = SimpleNamespace(slots=1, submit=submit)
     one._channel = SimpleNamespace(address_for=lambda number, submitted_ms: None)
-    one._watch = SimpleNamespace(reported_ends=ReportedEnds({}))
+    monitor = SimpleNamespace(pop_interruption=lambda: False)
+    one._watch = SimpleNamespace(reported_ends=ReportedEnds({}), monitor=monitor)
+    return one
+
+
+def leased() -> Any:
     state = SimpleNamespace(mirrors={"m": SimpleNamespace(throttle=None)})
-    lease: Any = SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
-    partition = Partition("t", 0)
-    assigned = PartitionAssignment(partition=partition, source_topic_id="", destination_topic_id="")
-    one._submit(lease, SimpleNamespace(partitions={partition: assigned}, lags={}), None, 0.0, 30.0)
+    return SimpleNamespace(generation=1, state=state, renew=lambda **_: None)
+
+
+def planned(*partitions: Partition) -> Any:
+    assigned = {p: PartitionAssignment(partition=p, source_topic_id="", destination_topic_id="") for p in partitions}
+    return SimpleNamespace(partitions=assigned, lags={})
+
+
+def test_a_comparison_that_is_cut_short_makes_the_driver_lengthen_its_epochs() -> None:
+    """Of which tasks are told how long they may look on."""
+    given, said, ended = list[Assignment](), list[str](), Future[tuple[TaskReport, ...]]()
+    one, lease = submitting(given, ended, said), leased()
+    one._submit(lease, planned(Partition("t", 0)), None, 0.0, 30.0)
     assert [task.comparison_grace_s for task in given] == [20.0]
     ended.set_result((TaskReport(receipts=(), failures=(), cpu_s=0.0, interrupted_comparisons=1),))
     one._collect_reports(lease)
     assert one._length.seconds == 60
     assert len(said) == 1
+
+
+def test_nobody_vouches_for_a_partition_that_sat_out_the_epoch_after_the_source_was_away() -> None:
+    given = list[Assignment]()
+    one, lease = submitting(given, Future[tuple[TaskReport, ...]](), []), leased()
+    copied, idle = Partition("t", 0), Partition("t", 1)
+    one.results.answered_partitions.update({copied, idle})
+
+    def vouched_for(*partitions: Partition) -> set[Partition]:
+        given.clear()
+        one._submit(lease, planned(*partitions), None, 0.0, 30.0)
+        return {p.partition for task in given for p in task.partitions if p.all_answered}
+
+    assert vouched_for(copied, idle) == {copied, idle}
+    away = iter([True, False])
+    one._watch.monitor.pop_interruption = lambda: next(away)
+    assert (vouched_for(copied), vouched_for(idle)) == (set(), set())

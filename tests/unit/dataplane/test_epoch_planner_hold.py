@@ -47,6 +47,7 @@ class Logs:
 
     def follow(self) -> None:
         assert self.planner.follow_log_start([A, B]) == []
+        self.planner.move_log_starts()
 
 
 def test_a_deletion_is_held_and_followed_when_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +94,7 @@ def test_a_hold_is_recorded_with_the_partition_and_people_hear_of_it_once() -> N
     said = list[str]()
     lease, made = HeldState(status(A), status(B)), results(said)
     made.link.config = SimpleNamespace(deletion_hold_ms=lambda name: 86_400_000)  # type: ignore[misc, assignment]
-    made.record_holds(cast("Any", lease), {A: HELD})
+    made.record_log_starts(cast("Any", lease), {}, {A: HELD})
     assert lease.state.partitions["m"] == {A: replace(status(A), held_deletion=HELD), B: status(B)}  # type: ignore[index]
     assert said == [
         format_sentence(
@@ -109,8 +110,8 @@ def test_a_hold_is_recorded_with_the_partition_and_people_hear_of_it_once() -> N
         )
     ]
     writes = lease.writes
-    made.record_holds(cast("Any", lease), {})
+    made.record_log_starts(cast("Any", lease), {}, {})
     assert lease.writes == writes
-    made.record_holds(cast("Any", lease), {A: None})
+    made.record_log_starts(cast("Any", lease), {}, {A: None})
     assert lease.state.partitions["m"][A] == status(A)  # type: ignore[index]
     assert len(said) == 1

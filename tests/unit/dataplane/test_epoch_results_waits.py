@@ -60,7 +60,7 @@ def test_the_time_of_the_group_sync_is_exported_by_the_brokers_clock(
 ) -> None:
     held = replace(HELD, heartbeat_ms=100_000_000 + ahead_ms)
     groups = GroupSyncTime(mirror=held.mirror, synced_ms=99_990_000 + ahead_ms, followed=True)
-    mirror = cast("Any", SimpleNamespace(throttle=None, group_filters=((), ())))
+    mirror = cast("Any", SimpleNamespace(throttle=None, group_filters=((), ()), paused_topics=()))
     read = State(leases={held.mirror: held}, groups={held.mirror: groups}, mirrors={held.mirror: mirror})
     read.append_times[format_key(held)] = 100_000_000
     lease.adopt_state(read)
@@ -74,7 +74,7 @@ def ended(results: EpochResults, lease: HeldLease, epoch: int, *retries: str) ->
     reports = tuple(
         TaskReport(receipts=(), failures=(), cpu_s=0.0, aligned=aligned, retry_reason=why) for why in retries
     )
-    results.add_epoch(lease, epoch, 0, reports, newest_epoch=9, final=False)
+    results.add_epoch(lease, epoch, 0, reports, partitions=frozenset(), newest_epoch=9, final=False)
 
 
 def told(writer: Writer, lease: HeldLease) -> tuple[str, ...] | None:
@@ -103,7 +103,7 @@ def test_a_batch_that_the_destination_refuses_is_told_while_its_limit_is_raised(
         partition=Partition("a", 0), reason=words, offset=Offset(7), kind=FailureKind.REFUSED, needs_bytes=9
     )
     report = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, aligned=(), retry_reason="")
-    results.add_epoch(lease, 1, 0, (report,), newest_epoch=1, final=False)
+    results.add_epoch(lease, 1, 0, (report,), partitions=frozenset(), newest_epoch=1, final=False)
     assert told(writer, lease) == (words,)
     ended(results, lease, 2, "")
     assert told(writer, lease) == ()

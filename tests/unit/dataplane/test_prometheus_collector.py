@@ -27,6 +27,7 @@ from mirror_core.dataplane.heartbeat_writer import HeartbeatOutcome
 from mirror_core.dataplane.metric_names import METRICS
 from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, PartitionFigures, ProgressTracker
 from mirror_core.dataplane.prometheus_collector import MetricsCollector, build_families
+from mirror_core.decide.deletion_hold import EarlyDeletion
 from mirror_core.decide.gaps_and_resume import FILLED_STEP_OFFSETS, ResumePoint
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied, PartitionState, PartitionStatus
@@ -105,6 +106,15 @@ def test_a_backlog_of_unknown_age_has_offsets_and_no_seconds() -> None:
     found = build_families(MIRROR, counters(status(A0)).snapshot(), {A0: figures(5, None, 100.0)})
     assert value(found, "mirrorbook_lag_offsets", topic="a") == 5
     assert value(found, "mirrorbook_lag_seconds", topic="a") is None
+
+
+def test_nobody_is_called_because_the_lag_of_a_paused_topic_is_unknown() -> None:
+    counting = counters()
+    counting.set_recorded([status(A0), status(B0)], None, {}, ("a",))
+    found = build_families(MIRROR, counting.snapshot(), {A0: figures(None, None, 200.0), B0: figures(0, 0.0, 50.0)})
+    assert value(found, "mirrorbook_lag_unknown_partitions", topic="a") is None
+    assert value(found, "mirrorbook_lag_unknown_partitions", topic="b") == 0
+    assert value(found, "mirrorbook_partitions", topic="a", state=PartitionState.MIRRORING) == 1
 
 
 @pytest.mark.parametrize(("other", "left"), [(0, 500), (20, 520), (None, None)])
@@ -218,6 +228,11 @@ def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
     assert value(found, "mirrorbook_source_heartbeat_timestamp_seconds") == 899.5
     assert value(found, "mirrorbook_heartbeats_total", outcome="held") == 1
     assert value(found, "mirrorbook_source_leaderless_partitions", topic="a") is None
+    cut = replace(
+        told, recorded={A0: status(A0), A1: status(A1)}, early_deletions={A1: EarlyDeletion(Offset(20), Offset(60))}
+    )
+    lost = build_families(MIRROR, cut, {A0: figures(None), A1: figures(None)})
+    assert value(lost, "mirrorbook_missing_known_offsets") == 50, "the copy of a-1 lacks its beginning, too"
     nowhere = build_families(MIRROR, told, {A0: figures(None)})
     assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
 

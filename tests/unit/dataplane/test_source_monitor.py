@@ -30,6 +30,8 @@ LINK = cast(
 class Topics:
     """A source by its listing: `views` are all topics that it has."""
 
+    opened_connections = 1
+
     def __init__(self, *views: TopicMetadata) -> None:
         self.views = {view.name: view for view in views}
         self.listings = 0
@@ -41,6 +43,12 @@ class Topics:
 
 
 EMPTY = cast("Any", Topics())
+
+
+@pytest.fixture(autouse=True)
+def without_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ZooKeeper."""
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: False)
 
 
 class Source:
@@ -404,3 +412,26 @@ def test_a_source_that_refuses_connections_is_dated_by_the_first_until_it_accept
         seen = "nothing new" if observation is None else (observation.refused_ms, observation.refused_generation)
         assert seen == recorded, str(error)
     assert seen_by(monitor, source).refused_ms is None
+
+
+class OfOneBroker(Topics):
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+        return replace(super().metadata(topics), brokers={1: ("host", 1)})
+
+
+def test_a_listing_of_cut_off_brokers_hides_no_topic_that_was_seen_since(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clocks(monkeypatch, source)
+    ages_ms = {1: 0}
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: True)
+    monkeypatch.setattr(source_monitor, "fetch_metadata_ages_ms", lambda _: ages_ms)
+    topics = cast("Any", OfOneBroker(TopicMetadata("a", "i", False, {0: Leader(1, 0)}, 1, 1)))
+    monitor = SourceMonitor(LINK, None)
+    first = monitor.observe(topics, cast("Any", None))
+    topics.views.clear()
+    source.now += 10.0
+    ages_ms[1] = 60_000
+    second = monitor.observe(topics, cast("Any", None))
+    assert first.listed_ms == second.listed_ms == first.transactions_ms == second.transactions_ms == 100_000
+    assert [topic.topic for topic in second.topics] == ["a"]

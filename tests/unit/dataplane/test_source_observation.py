@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
-from mirror_core.dataplane.observed_source import MAX_LISTED_TRANSACTIONS, ObservedSource, TransactionKey
+from mirror_core.dataplane.observed_source import (
+    MAX_LISTED_TRANSACTIONS,
+    ObservedSource,
+    TransactionKey,
+    restore_observed,
+)
+from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition
@@ -55,6 +61,92 @@ def test_what_cannot_be_seen_now_stays_as_it_was_and_grows_old(memory: ObservedS
     memory.forget_unknown()
     memory.update_ends(4_000, offsets(a0=12), [])
     assert dict(memory.to_observation().get_ends()) == {A0: ObservedEnd(Offset(12), 4_000)}
+
+
+def test_what_a_cut_off_broker_tells_hides_nothing_that_was_seen_since(memory: ObservedSource) -> None:
+    memory.set_recorded({A0: status(A0)})
+    memory.update_ends(1_000, offsets(a0=10), [])
+    memory.update_ends(5_000, offsets(a0=15), [])
+    memory.recovery_points.update_positions(offsets(a0=8))
+    memory.update_ends(9_000, offsets(a0=10), [], {A0: 1_500})
+    memory.recovery_points.update_positions(offsets(a0=12))
+    assert dict(memory.to_observation().get_ends()) == {A0: ObservedEnd(Offset(15), 5_000)}
+    assert memory.recovery_points.get_incomplete() == {A0}
+    memory.update_ends(11_000, offsets(a0=10), [])
+    assert dict(memory.to_observation().get_ends()) == {A0: ObservedEnd(Offset(10), 11_000)}, "it leads again"
+
+
+def test_a_topic_that_was_seen_empty_before_it_was_taken_up_was_complete_then(memory: ObservedSource) -> None:
+    full = replace(status(B0), destination_topic_id="d")
+    memory.set_recorded({B0: full})
+    memory.unrecorded = frozenset({A0, A1})
+    memory.update_ends(1_000, offsets(a0=0, a1=4, b0=9), [])
+    memory.update_ends(2_000, offsets(a0=6, a1=6, b0=9), [])
+    waiting = {p: replace(status(p), destination_topic_id="") for p in (A0, A1)}
+    memory.set_recorded({B0: full, **waiting})
+    memory.update_ends(3_000, offsets(a0=7, a1=7, b0=9), [])
+    assert dict(memory.to_observation().get_recovery_points()) == {}
+    memory.set_recorded({p: status(p) for p in (A0, A1, B0)})
+    memory.update_ends(4_000, offsets(a0=8, a1=8, b0=9), [])
+    memory.recovery_points.update_positions(offsets(a0=5, a1=5))
+    found = memory.to_observation()
+    assert dict(found.get_recovery_points()) == {A0: ObservedEnd(Offset(0), 1_000)}
+    assert set(found.list_once_complete()) == {A0}, "a-1 held records when it was first seen"
+
+
+def test_a_topic_made_anew_was_not_seen_empty_by_the_look_at_the_one_before(memory: ObservedSource) -> None:
+    first, second = (TopicMetadata("a", i, False, {0: Leader(1, 0)}, 1, 1) for i in ("x", "s"))
+    memory.update_topics({"a": first}, 500)
+    memory.update_ends(1_000, offsets(a0=0), [])
+    memory.update_topics({"a": second}, 1_500)
+    memory.update_ends(2_000, offsets(a0=6), [])
+    memory.set_recorded({A0: status(A0)})
+    memory.update_ends(3_000, offsets(a0=7), [])
+    assert dict(memory.to_observation().get_recovery_points()) == {}
+
+
+def test_a_copy_that_was_complete_when_a_process_ended_is_one_that_lags_in_the_next(memory: ObservedSource) -> None:
+    statuses = {A0: status(A0), A1: status(A1)}
+    memory.set_recorded(statuses)
+    memory.update_ends(1_000, offsets(a0=10, a1=20), [])
+    memory.recovery_points.update_positions(offsets(a0=10, a1=15))
+    recorded = memory.to_observation().with_reported_ends({A0: 10, A1: 15})
+    restored = restore_observed(recorded, statuses)
+    restored.set_recorded(statuses)
+    restored.update_ends(3_000, offsets(a0=12, a1=22), [])
+    restored.recovery_points.update_positions(offsets(a0=10, a1=15))
+    observation = restored.to_observation()
+    assert dict(observation.get_recovery_points()) == {A0: ObservedEnd(Offset(10), 1_000)}
+    assert set(observation.list_once_complete()) == {A0}
+
+
+def test_a_topic_that_was_deleted_is_not_the_one_that_is_made_later_by_its_name(memory: ObservedSource) -> None:
+    first, second = (TopicMetadata("a", i, False, {0: Leader(1, 0)}, 1, 1) for i in ("x", "s"))
+    memory.update_topics({"a": first}, 500)
+    memory.update_ends(1_000, offsets(a0=0), [])
+    memory.update_topics({}, 1_500)
+    memory.forget_unknown()
+    memory.update_topics({"a": second}, 2_000)
+    memory.update_ends(2_000, offsets(a0=6), [])
+    memory.set_recorded({A0: status(A0)})
+    memory.update_ends(3_000, offsets(a0=7), [])
+    assert dict(memory.to_observation().get_recovery_points()) == {}
+
+
+def test_a_copy_that_is_made_anew_while_no_process_runs_is_not_complete_as_before(memory: ObservedSource) -> None:
+    memory.set_recorded({A0: status(A0)})
+    memory.update_ends(1_000, offsets(a0=10), [])
+    memory.recovery_points.update_positions(offsets(a0=10))
+    recorded = memory.to_observation().with_reported_ends({A0: 10})
+    statuses = {A0: replace(status(A0), destination_topic_id="another")}
+    restored = restore_observed(recorded, statuses)
+    restored.set_recorded(statuses)
+    restored.update_ends(3_000, offsets(a0=10), [])
+    assert restored.recovery_points.get_incomplete() == {A0}, "its position is looked at"
+    restored.recovery_points.update_positions(offsets(a0=4))
+    restored.update_ends(4_000, offsets(a0=12), [])
+    restored.recovery_points.update_positions(offsets(a0=5))
+    assert dict(restored.to_observation().get_recovery_points()) == {}
 
 
 def test_the_rate_is_what_applications_wrote_in_the_last_minute(memory: ObservedSource) -> None:

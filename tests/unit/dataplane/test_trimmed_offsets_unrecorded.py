@@ -86,7 +86,7 @@ def test_what_a_partition_missed_is_recorded_before_it_is_failed_by_the_same_rep
     made._easing = cast("Any", SimpleNamespace(relax_topic=lambda *found: False))
     failure = PartitionFailure(partition=A, reason="r", offset=None, kind=FailureKind.OTHER)
     one = TaskReport(receipts=(), failures=(failure,), cpu_s=0.0, trimmed_ranges=(deletion(50, 80),))
-    made.add_epoch(cast("Any", lease), 1, 0, (one,), newest_epoch=1, final=False)
+    made.add_epoch(cast("Any", lease), 1, 0, (one,), partitions=frozenset(), newest_epoch=1, final=False)
     assert lease.state.partitions[NAME][A].state is PartitionState.FAILED
     assert sum_never_copied(lease.state.partitions[NAME].values()) == 30
 

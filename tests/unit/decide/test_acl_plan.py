@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.acl_plan import (
-    EXCLUDED_PRINCIPAL,
+    EXCLUDED_RIGHT,
     find_narrowed_acls,
     find_unknown_scram_users,
     format_narrowed_acls,
     translate_acl,
 )
-from mirror_core.decide.filters import build_principal_filter, build_promotion_filter
+from mirror_core.decide.filters import build_acl_filter, build_promotion_filter
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Pattern, Permission, Resource
 from mirror_core.model.names import MirrorName
 from mirror_core.rights.acl_rules import (
@@ -102,7 +102,7 @@ def test_an_excluded_principal_gets_no_right_and_keeps_its_denials() -> None:
     other = acl(Operation.READ, principal="User:other")
     made = plan({READ, WRITE, denial, other}, set(), of=scope(exclude_principals=("User:app",)))
     assert (set(made.create), made.stage) == ({denial, other}, ())
-    assert dict(made.left_out) == dict.fromkeys((READ, WRITE), EXCLUDED_PRINCIPAL)
+    assert dict(made.left_out) == dict.fromkeys((READ, WRITE), EXCLUDED_RIGHT)
     narrow = plan({READ, WRITE, denial, other}, set(), of=scope(principals=("User:other",)))
     assert narrow == made
 
@@ -124,10 +124,31 @@ def test_a_demotion_of_an_excluded_principal_is_lifted_by_promotion_whenever_it_
 
 
 def test_a_way_home_gives_excluded_principals_back_what_they_had() -> None:
-    mirror = replace(make_mirror(exclude_principals=("User:app",)), failback_run="run-1")
-    assert "User:app" in build_promotion_filter(mirror)
-    assert "User:app" not in build_principal_filter(mirror)
-    assert "User:app" not in build_promotion_filter(replace(mirror, failback_run=""))
+    for narrowed in (make_mirror(exclude_principals=("User:app",)), make_mirror(exclude_rights=("WRITE TOPIC .*",))):
+        mirror = replace(narrowed, failback_run="run-1")
+        assert WRITE in build_promotion_filter(mirror, TOPICS, GROUPS)
+        assert WRITE not in build_acl_filter(mirror, TOPICS, GROUPS)
+        assert WRITE not in build_promotion_filter(narrowed, TOPICS, GROUPS)
+
+
+def test_an_excluded_right_is_not_copied_and_what_was_copied_before_is_withdrawn() -> None:
+    denial, other = acl(Operation.READ, permission=Permission.DENY), acl(Operation.READ, "bills")
+    narrowed = scope(exclude_rights=("READ TOPIC orders.*",))
+    made = plan({READ, WRITE, denial, other}, set(), of=narrowed)
+    assert (set(made.create), made.stage) == ({denial, other}, (WRITE,))
+    assert dict(made.left_out) == {READ: EXCLUDED_RIGHT}
+    made = plan({READ, WRITE}, {READ}, (entry(READ), entry(WRITE, AclPurpose.STAGED)), of=narrowed)
+    assert ([e.acl for e in made.remove], made.waiting) == ([READ], (WRITE,))
+
+
+def test_a_wide_right_that_covers_an_excluded_name_is_left_out_with_all_that_it_was_copied_as() -> None:
+    wide = acl(Operation.READ, "orders", pattern=Pattern.PREFIXED)
+    first, second = acl(Operation.READ, "orders-1"), acl(Operation.READ, "orders-2")
+    assert set(plan({wide}, set()).create) == {first, second}
+    made = plan(
+        {wide}, {first, second}, (entry(first), entry(second)), of=scope(exclude_rights=("READ TOPIC orders-2",))
+    )
+    assert (made.create, {e.acl for e in made.remove}) == ((), {first, second})
 
 
 def test_what_two_mirrors_copied_goes_with_the_last_of_them() -> None:

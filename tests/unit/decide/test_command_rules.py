@@ -21,6 +21,7 @@ from mirror_core.decide.command_rules import (
     list_effects,
 )
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, ConductorState, ConductorStatus
+from mirror_core.decide.steps import RunVerb
 from mirror_core.mirrors.mirror_commands import DeletionChoice, DeletionPlan
 from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Operation, Permission, Resource
 from mirror_core.model.findings import Finding
@@ -29,6 +30,8 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import RunKind
 from tests.support.mirror_views import MIRROR, RUN
 from tests.support.sentences import format_sentence
+
+VERBS = (RunVerb.RESUME, RunVerb.ABORT)
 
 
 def status(index: int, state: PartitionState) -> PartitionStatus:
@@ -52,6 +55,8 @@ def seen(
     [
         (MirrorCommand.PAUSE, {DesiredState.STARTED}),
         (MirrorCommand.RESUME, {DesiredState.PAUSED}),
+        (MirrorCommand.PAUSE_TOPICS, {DesiredState.STARTED, DesiredState.PAUSED}),
+        (MirrorCommand.RESUME_TOPICS, {DesiredState.STARTED, DesiredState.PAUSED}),
         (MirrorCommand.DELETE, {DesiredState.STOPPED}),
         *(
             (verb, set(DesiredState))
@@ -73,8 +78,8 @@ def test_a_verb_is_for_mirrors_of_which_this_is_desired(verb: MirrorCommand, des
 
 @pytest.mark.parametrize("verb", MirrorCommand)
 def test_while_a_run_holds_the_mirror_every_verb_is_refused_with_all_its_reasons(verb: MirrorCommand) -> None:
-    reasons = list(explain_refusals(verb, replace(seen(DesiredState.PAUSED), run=RUN)))
-    assert reasons[0] == explain_held_by(RUN, UNKNOWN_CONDUCTOR)
+    reasons = list(explain_refusals(verb, replace(seen(DesiredState.PAUSED), run=RUN, run_verbs=VERBS)))
+    assert reasons[0] == explain_held_by(RUN, UNKNOWN_CONDUCTOR, VERBS)
     assert reasons[1:] == list(explain_refusals(verb, seen(DesiredState.PAUSED)))
 
 
@@ -173,7 +178,7 @@ def test_a_stop_says_what_it_ends_and_what_it_waits_for() -> None:
 
 
 def test_the_run_and_the_way_on_are_named() -> None:
-    held = explain_held_by(RUN, UNKNOWN_CONDUCTOR)
+    held = explain_held_by(RUN, UNKNOWN_CONDUCTOR, VERBS)
     assert (held.code, held.subject, held.values) == (
         "command_held_by_run",
         "m",
@@ -183,6 +188,7 @@ def test_the_run_and_the_way_on_are_named() -> None:
             "started_by": "ann@desk",
             "conductor_state": "unknown",
             "conductor": str(UNKNOWN_CONDUCTOR),
+            "verbs": VERBS,
             "is_way_home": False,
         },
     )
@@ -196,19 +202,25 @@ def test_the_run_and_the_way_on_are_named() -> None:
 def test_who_is_held_up_by_a_run_learns_whether_anybody_conducts_it() -> None:
     heard = ConductorStatus(state=ConductorState.ALIVE, by="ann@desk", host="desk", pid=7, age_s=3.2)
     gone = ConductorStatus(state=ConductorState.SILENT, by="ann@desk", host="desk", pid=7, age_s=1_300.0)
-    held = str(explain_held_by(RUN, heard))
+    held = str(explain_held_by(RUN, heard, VERBS))
     assert format_sentence("conducted_by_ann_wait", 7, 3) in held
     assert "resume" not in held, "it would be refused"
-    assert "`mirrorbook failover abort m`" in held
-    left = str(explain_held_by(RUN, gone))
+    assert "`mirrorbook failover abort m --take-over`" in held
+    left = str(explain_held_by(RUN, gone, VERBS))
     assert format_sentence("conductor_not_heard_of", 21) in left
     assert "`mirrorbook failover resume m` goes" in left
     assert "wait" not in left
-    [reason] = explain_refusals(MirrorCommand.PAUSE, replace(seen(), run=RUN, conductor=gone))
+    [reason] = explain_refusals(MirrorCommand.PAUSE, replace(seen(), run=RUN, run_verbs=VERBS, conductor=gone))
     assert str(reason) == left
     failback = replace(RUN, plan=replace(RUN.plan, kind=RunKind.FAILBACK))
     [reason] = explain_failback_hold(MirrorName("m-back"), [failback], lambda run: heard)
     assert (reason.values["conductor"], reason.values["conductor_state"]) == (str(heard), "alive")
+
+
+@pytest.mark.parametrize("conductor", ConductorState)
+def test_past_its_point_of_no_return_nobody_is_told_to_abort_a_run(conductor: ConductorState) -> None:
+    status = ConductorStatus(state=conductor, by="ann@desk", host="desk", pid=7, age_s=3.2, unknown_because="why")
+    assert "abort" not in str(explain_held_by(RUN, status, (RunVerb.RESUME,)))
 
 
 def test_what_cannot_be_undone_is_never_done_unasked() -> None:

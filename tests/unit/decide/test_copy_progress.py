@@ -65,11 +65,11 @@ def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
 @pytest.mark.parametrize(
     ("lag", "first", "words"),
     [
-        (None, (9, 0.0), "an unknown number of offset(s) left"),
-        (5_000, (5_000, 0.0), "5,000 offset(s) left, time left unknown"),
-        (6_000, (5_000, 0.0), "6,000 offset(s) left, time left unknown"),
-        (4_000, (5_000, 40.0), "4,000 offset(s) left, about 4 min"),
-        (0, (5_000, 40.0), "0 offset(s) left, about 0 s"),
+        (None, (9, 0.0), "an unknown number of offsets left"),
+        (5_000, (5_000, 0.0), "5,000 offsets left, time left unknown"),
+        (6_000, (5_000, 0.0), "6,000 offsets left, time left unknown"),
+        (4_000, (5_000, 40.0), "4,000 offsets left, about 4 min"),
+        (0, (5_000, 40.0), "0 offsets left, about 0 s"),
     ],
 )
 def test_the_time_until_a_lag_is_gone_is_told_by_how_it_has_shrunk(
@@ -86,7 +86,7 @@ def test_a_comparison_is_told_of_every_few_seconds_and_kept_each_time(monkeypatc
         told(result(p0=end))
     assert len(kept) == 4
     assert said == [
-        "prove: 250 offset(s) are to be compared",
+        "prove: 250 offsets to compare",
         "prove: 50 of 250 offsets, about 24 s left",
         "prove: 100 of 250 offsets, about 18 s left",
     ]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirror_core.decide.deletion_hold import (
+    EarlyDeletion,
     HoldDecision,
     HoldDecisions,
     LogStarts,
     decide_hold,
     decide_holds,
     find_compaction_start,
+    find_early_deletions,
     format_held_deletions,
     format_hold,
     is_compaction_held,
@@ -24,12 +27,13 @@ from mirror_core.decide.deletion_hold import (
 from mirror_core.kafka.config import load_config
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.mirror import HeldDeletion, PartitionState
+from mirror_core.model.mirror import FailureKind, HeldDeletion, NeverCopied, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, MirrorName, Offset, Partition
 from mirror_core.model.sync_state import TopicSettings
 from tests.support.trimmed_partitions import status
 
 HOUR_MS = 3_600_000
+NEVER_COPIED: Final = NeverCopied(offsets=60, since_ms=1, newest_ms=1, first=Offset(0), next=Offset(60))
 HOLD_MS = 24 * HOUR_MS
 
 
@@ -171,3 +175,29 @@ def test_a_compaction_is_held_from_when_it_was_first_seen() -> None:
     assert not is_compaction_held(3, now_ms=3, hold_ms=0)
     assert is_compaction_held(3, now_ms=12, hold_ms=10)
     assert not is_compaction_held(3, now_ms=13, hold_ms=10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "source", "expected"),
+    [
+        ({"followed_start": 0}, None, (0, 60)),
+        ({"followed_start": 40}, None, (40, 60)),
+        ({"followed_start": 60}, None, None),
+        ({"followed_start": 0}, 50, (50, 60)),
+        ({"followed_start": 0}, 70, None),
+        ({"followed_start": 0, "source_start": 60}, None, None),
+        ({"followed_start": 0, "source_start": None}, None, None),
+        ({"followed_start": 0, "never_copied": NEVER_COPIED}, None, None),
+        ({"followed_start": None}, None, None),
+        ({"followed_start": 0, "state": PartitionState.FAILED, "kind": FailureKind.DELETED}, None, (0, 60)),
+        ({"followed_start": 0, "state": PartitionState.FAILED, "kind": FailureKind.REPLACED}, None, None),
+        ({"followed_start": 0, "partition": Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)}, None, None),
+    ],
+)
+def test_what_only_the_destination_has_deleted_is_told_from_what_the_source_has_deleted_too(
+    changes: dict[str, Any], source: int | None, expected: tuple[int, int] | None
+) -> None:
+    recorded = replace(status(), **changes)
+    partition, source_starts = recorded.partition, {} if source is None else {recorded.partition: Offset(source)}
+    deletions = find_early_deletions([recorded], {partition: Offset(60)}, source_starts)
+    assert deletions == ({} if expected is None else {partition: EarlyDeletion(*map(Offset, expected))})

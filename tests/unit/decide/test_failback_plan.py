@@ -28,6 +28,7 @@ from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy
 from tests.support import failback_views
 from tests.support.failback_views import A0, A1, B0, OLD, stopped
+from tests.support.mirror_views import HOLDER
 
 view = failback_views.view
 
@@ -152,7 +153,7 @@ def test_each_obstacle_is_named(view: FailbackSnapshot) -> None:
     going = replace(view.statuses[A0], state=PartitionState.MIRRORING, lmo=None)
     assert "not failed over" in reasons_of(replace(view, statuses={**view.statuses, A0: going}))
     assert "mirrored nothing" in reasons_of(replace(view, statuses={}))
-    assert Finding("run_under_way", "m", run="r") in list_reasons(replace(view, active_runs=("r",)))
+    assert HOLDER.explain() in list_reasons(replace(view, active_runs=(HOLDER,)))
     assert "cluster east could not be read: dead" in reasons_of(replace(view, old_source=UnseenCluster("dead")))
     assert "cluster west could not be read: dead" in reasons_of(replace(view, new_primary=UnseenCluster("dead")))
     assert "cluster east is X" in reasons_of(replace(view, old_source=replace(old_of(view), cluster_id="X")))
@@ -371,7 +372,7 @@ def test_a_topic_that_the_mirror_never_had_is_counted_and_stays_on_the_old_sourc
     old = replace(old_of(view), unmirrored_topics={"c": written, "d": UnmirroredTopic(partitions=1)})
     decision = decide_failback(replace(view, old_source=old))
     assert decision.reasons == ()
-    staying = ["c (5 offset(s))", "d (an unknown number of offsets)"]
+    staying = ["c (5 offsets)", "d (an unknown number of offsets)"]
     assert Finding("topics_stay", "east", topics=staying) in decision.plan.warnings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.failover_scope import find_scope_changes
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
+    CopyingState,
     DestinationSnapshot,
     HiddenTopics,
     MirrorSnapshot,
@@ -18,16 +20,29 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
     select_healthy,
 )
-from mirror_core.decide.steps import list_step_names
+from mirror_core.decide.steps import HoldingRun, list_step_names
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState
+from mirror_core.model.mirror import DesiredState, FailureKind, Lease, PartitionState
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import PlanFact, RunKind, RunMode
+from mirror_core.model.timing import UNKNOWN_NOW_MS
 from tests.support import failover_views
-from tests.support.failover_views import CLOSABLE, DST, P0, P1, SRC, foreign, reasons_of, source_of, status
+from tests.support.failover_views import (
+    CLOSABLE,
+    DST,
+    P0,
+    P1,
+    SRC,
+    foreign,
+    healthy_view,
+    reasons_of,
+    source_of,
+    status,
+)
+from tests.support.mirror_views import HOLDER, TOO_WIDE
 
 view = failover_views.view
 
@@ -73,7 +88,7 @@ def test_a_mirror_that_moved_its_applications_is_told_of_no_unplanned_failover_a
     (unseen,) = (reason for reason in decision.reasons if reason.code == "source_unseen")
     assert unseen.values["stopped"] is True
     assert "unplanned" not in str(unseen)
-    assert "data_plane_absent" not in warning_codes(decision)
+    assert "nobody_copies" not in warning_codes(decision)
 
 
 def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(view: MirrorSnapshot) -> None:
@@ -86,9 +101,9 @@ def test_an_unplanned_failover_needs_no_source_and_says_so_of_one_that_answers(v
     assert "destination west could not be read" in reasons_of(replace(lost, destination=UnseenCluster("dead")))
 
 
-@pytest.mark.parametrize(("run", "code"), [("", "mirror_stopped"), ("m-failback-1", "mirror_held_by_run")])
+@pytest.mark.parametrize(("run", "code"), [(None, "mirror_stopped"), (HOLDER, "mirror_held_by_run")])
 def test_a_mirror_that_was_failed_over_is_not_compared_with_its_old_source(
-    view: MirrorSnapshot, run: str, code: str
+    view: MirrorSnapshot, run: HoldingRun | None, code: str
 ) -> None:
     """Applications write on its destination, which is ahead."""
     source = view.source
@@ -157,8 +172,8 @@ def test_a_topic_that_may_not_be_seen_is_none_that_is_gone(view: MirrorSnapshot)
 
 
 def test_a_fence_that_would_shut_readers_out_is_not_put_up(view: MirrorSnapshot) -> None:
-    open_to_all = replace(view, source=replace(source_of(view), fence_side_effects="orders have no ACL"))
-    assert Finding("fence_too_wide", "east", reason="orders have no ACL") in decide_failover(open_to_all).reasons
+    open_to_all = replace(view, source=replace(source_of(view), fence_side_effects=TOO_WIDE))
+    assert TOO_WIDE in decide_failover(open_to_all).reasons
     assert decide_failover(replace(open_to_all, mode=RunMode.UNPLANNED)).reasons == ()
 
 
@@ -286,7 +301,46 @@ def test_a_topic_that_is_not_mirrored_yet_forbids(view: MirrorSnapshot) -> None:
 def test_new_partitions_of_a_mirrored_topic_forbid(view: MirrorSnapshot) -> None:
     topics = {"orders": ClusterTopic(id=SRC, partitions=3)}
     wider = decide_failover(replace(view, source=replace(source_of(view), topics=topics)))
-    assert wider.reasons == (Finding("partitions_not_mirrored", "orders", source="east", indexes=[2]),)
+    values = {"source": "east", "indexes": [2], "mirror": "m", "copying": CopyingState.WORKS}
+    assert wider.reasons == (Finding("partitions_not_mirrored", "orders", **values),)
+
+
+LEASE = healthy_view().lease
+_STARTING = ("mirrorbook supervise", "mirrorbook mirror resume")
+
+
+def commands_of(sentence: str) -> list[str]:
+    return re.findall("`(.+?)`", sentence)
+
+
+@pytest.mark.parametrize(
+    ("desired", "lease", "now_ms", "commands"),
+    [
+        (DesiredState.STARTED, LEASE, 2_000, []),
+        (DesiredState.STARTED, None, 2_000, ["mirrorbook supervise m"]),
+        (DesiredState.STARTED, LEASE, 2_000_000, ["mirrorbook supervise m"]),
+        (DesiredState.STARTED, LEASE, UNKNOWN_NOW_MS, []),
+        (DesiredState.PAUSED, None, 2_000, ["mirrorbook mirror resume m"]),
+    ],
+    ids=["a data plane works", "none ever ran", "it has died", "nobody knows by these clocks", "it is paused"],
+)
+def test_nobody_is_told_to_wait_for_a_data_plane_where_none_copies(
+    view: MirrorSnapshot, desired: DesiredState, lease: Lease | None, now_ms: int, commands: list[str]
+) -> None:
+    """Each reason names the way out: of partitions that are not mirrored, being aligned, or without a copy."""
+    no_copy = replace(status(P1), destination_topic_id="", reason="no right", kind=FailureKind.DENIED)
+    idle = replace(
+        view,
+        mirror=replace(view.mirror, desired=desired),
+        lease=lease,
+        now_ms=now_ms,
+        statuses={P0: status(P0, PartitionState.LOG_ALIGNMENT), P1: no_copy},
+        source=replace(source_of(view), topics={"orders": ClusterTopic(id=SRC, partitions=3)}),
+    )
+    told = {reason.code: str(reason) for reason in decide_failover(idle).reasons}
+    for code in ("partitions_not_mirrored", "initial_copy_unfinished", "topic_without_copy"):
+        named = [command for command in commands_of(told[code]) if command.startswith(_STARTING)]
+        assert (named, "wait for" in told[code]) == (commands, not commands and code != "topic_without_copy"), told
 
 
 def test_recreated_topics_forbid(view: MirrorSnapshot) -> None:
@@ -313,6 +367,16 @@ def test_a_destination_ahead_of_its_source_forbids(view: MirrorSnapshot) -> None
     assert Finding("destination_ahead", P0, destination="west", source="east", offsets=1) in (
         decide_failover(replace(view, source=source)).reasons
     )
+
+
+def test_what_others_wrote_on_the_destination_forbids_and_is_no_progress(view: MirrorSnapshot) -> None:
+    assert isinstance(view.destination, DestinationSnapshot)
+    destination = replace(view.destination, foreign_starts={P0: Offset(6)})
+    decision = decide_failover(replace(view, destination=destination))
+    assert Finding("destination_ahead", P0, destination="west", source="east", offsets=4) in decision.reasons
+    assert decision.plan.figures[FigureKey.LAG_OFFSETS] == 9
+    unknown = decide_failover(replace(view, destination=replace(destination, foreign_starts={P0: None})))
+    assert (unknown.reasons, unknown.plan.figures[FigureKey.LAG_OFFSETS]) == ((), None)
 
 
 def test_another_cluster_behind_the_name_forbids(view: MirrorSnapshot) -> None:
@@ -342,7 +406,7 @@ def test_brokers_that_would_refuse_the_applications_records_forbid_a_planned_fai
 
 def test_an_active_run_or_a_stopped_and_empty_mirror_forbids(view: MirrorSnapshot) -> None:
     empty = replace(view, statuses={}, mirror=replace(view.mirror, desired=DesiredState.STOPPED))
-    assert reasons_of(replace(empty, active_run="r9")) == str(Finding("mirror_held_by_run", "m", run="r9"))
+    assert reasons_of(replace(empty, active_run=HOLDER)) == str(HOLDER.explain())
     assert [reason.code for reason in decide_failover(empty).reasons][:2] == ["mirror_stopped", "nothing_mirrored"]
 
 

@@ -23,7 +23,7 @@ from mirror_core.state.state_records import PartitionRecord
 from tests.support.cluster_names import LINK
 from tests.support.failover_views import DST, P0, P1, SRC, healthy_view, source_of, status
 from tests.support.memory_state import MemoryLog
-from tests.support.mirror_views import RUN
+from tests.support.mirror_views import HOLDER, RUN, TOO_WIDE
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_a_topic_that_the_source_widens_after_the_approval_voids_it(view: Mirror
         source_seen=True,
     )
     assert changed == ("topic orders on the source: approved was absent, now it is 0 partition(s), 2 mirrored",)
-    assert list_new_reasons(replace(view, source=wider, active_run="r"), source_seen=True)
-    assert list_new_reasons(replace(view, active_run="r"), source_seen=True) == ()
+    assert list_new_reasons(replace(view, source=wider, active_run=HOLDER), source_seen=True)
+    assert list_new_reasons(replace(view, active_run=HOLDER), source_seen=True) == ()
 
 
 def test_a_mirror_topic_that_was_recreated_is_not_promoted_though_the_source_has_died(view: MirrorSnapshot) -> None:
@@ -116,7 +116,7 @@ def test_the_check_before_promotion_ignores_what_the_run_itself_changes(view: Mi
     approved = decide_failover(view).plan.bound_facts
     stopped = {p: replace(s, state=PartitionState.STOPPED, lmo=Offset(9)) for p, s in view.statuses.items()}
     mirror = replace(view.mirror, desired=DesiredState.STOPPED)
-    after = decide_failover(replace(view, mirror=mirror, statuses=stopped, active_run="r")).plan.bound_facts
+    after = decide_failover(replace(view, mirror=mirror, statuses=stopped, active_run=HOLDER)).plan.bound_facts
     assert list_changed_facts(approved, after, source_seen=True) == ()
 
 
@@ -218,7 +218,7 @@ def test_a_fence_that_has_become_a_first_acl_since_the_plan_is_not_put_up(
     steps = PlannedSteps(LINK, cast("Any", None), cast("Any", log), Journal(log, RUN.id, ("fence",)))
 
     def source(*_: object, fences: bool, **__: object) -> Any:
-        return replace(source_of(view), fence_side_effects="orders have no ACL" if fences else "")
+        return replace(source_of(view), fence_side_effects=TOO_WIDE if fences else None)
 
     monkeypatch.setattr(snapshot_reader, "_snapshot_source", source)
     monkeypatch.setattr(snapshot_reader, "_snapshot_destination", lambda *_, **__: view.destination)

@@ -73,6 +73,12 @@ def test_refusals_make_it_not_ready_and_warnings_do_not() -> None:
     found = Readiness(mirror=MIRROR, run_progress=None, points=points, figures={}, unplanned=REFUSED, at_ms=1)
     assert not found.is_ready
     assert replace(found, points=points[1:]).is_ready
+    failed = Finding("partitions_failed", "m", count=1, lost=7, unknown=0, failures=["a-1 (damaged)"], more=0)
+    deleted = Finding("deleted_early", "west", source="east", listed="a-0 [0, 60)")
+    for loss in (failed, deleted):
+        losing, _ = list_plan_points(PlanDecision(replace(plan(), warnings=(loss,)), ()))
+        assert losing.weight is PointWeight.LOSS
+        assert replace(found, points=(losing,)).obstacles == (loss,)
 
 
 @pytest.mark.parametrize("what", FreshnessKind)
@@ -139,7 +145,9 @@ def test_drift_is_counted_by_part_and_what_needs_a_person_is_said_in_full() -> N
                 differing_quotas=0,
             ),
         ),
-        ReadinessPoint(PointWeight.WARNING, Finding("sync_refuses", "s", part="configs", reason="why")),
+        ReadinessPoint(
+            PointWeight.WARNING, Finding("sync_refuses", "s", part="configs", refusal_code="", reason="why")
+        ),
     ]
     assert list(list_drift_points("m", [row(SyncCategory.TOPICS, SyncAction.EQUAL)])) == []
 

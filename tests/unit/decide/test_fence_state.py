@@ -199,7 +199,8 @@ def test_a_cluster_that_cannot_be_fenced_is_said_to_be_so_and_pages_when_it_is_w
     assert first.pending_fence is not None
     assert (first.state, first.pending_fence.log_ends, first.alarms) == (FenceState.WATCHED_ONLY, ENDS, ())
     assert first.pending_fence.trouble == Finding("fence_unavailable", "east", authorizer="kafka", partitions=())
-    assert decide_fence(first.pending_fence, None, replace(OPEN, written_ranges=WRITTEN)).alarms
+    (alarm,) = decide_fence(first.pending_fence, None, replace(OPEN, written_ranges=WRITTEN)).alarms
+    assert "Mirrorbook cannot fence east" in alarm
 
 
 def test_people_are_called_to_close_a_cluster_that_nothing_of_ours_can_close() -> None:

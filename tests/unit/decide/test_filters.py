@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.decide.drills import to_drill_group
-from mirror_core.decide.filters import build_group_filter, build_topic_filter, parse_topic_filter
+from mirror_core.decide.filters import (
+    build_acl_filter,
+    build_group_filter,
+    build_setting_filter,
+    build_topic_filter,
+    parse_topic_filter,
+)
+from mirror_core.decide.topic_settings import ALWAYS_SYNCED_KEYS
+from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name, get_heartbeat_topic
@@ -125,3 +133,58 @@ def test_what_cannot_be_matched_in_bounded_time_or_would_mean_something_else_is_
 def test_an_expression_that_is_no_text_is_refused() -> None:
     with pytest.raises(BadRequest, match="is not a regular expression"):
         parse_topic_filter(["a\udcff"])
+
+
+def right(operation: Operation, name: str, resource: Resource = Resource.TOPIC, **more: Any) -> Acl:
+    return Acl(resource=resource, name=name, principal="User:app", operation=operation, **more)
+
+
+EXCLUDED_RIGHTS: Final = [
+    (right(Operation.READ, "orders-1"), True),
+    (right(Operation.READ, "bills"), False),
+    (right(Operation.WRITE, "orders-1"), False),
+    (right(Operation.READ, "orders-1", Resource.GROUP), False),
+    (right(Operation.READ, "orders-1", permission=Permission.DENY), False),
+    (right(Operation.ALL, "orders-1"), True),
+    (right(Operation.ALL, "bills"), False),
+    (right(Operation.READ, "*"), True),
+    (right(Operation.WRITE, "*"), False),
+    (right(Operation.READ, "ord", pattern=Pattern.PREFIXED), True),
+    (right(Operation.READ, "bill", pattern=Pattern.PREFIXED), False),
+]
+
+
+@pytest.mark.parametrize(("acl", "is_excluded"), EXCLUDED_RIGHTS, ids=[str(acl) for acl, _ in EXCLUDED_RIGHTS])
+def test_a_right_is_excluded_if_it_grants_any_part_of_what_is_named(acl: Acl, is_excluded: bool) -> None:
+    chosen = build_acl_filter(replace(MIRROR, exclude_rights=("READ TOPIC orders.*",)), ("orders-1", "bills"), ("g",))
+    assert (acl not in chosen) is is_excluded
+    assert acl in build_acl_filter(MIRROR, ("orders-1", "bills"), ("g",)), "no filter leaves nothing out"
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        ("READ", "write operation, resource type and name"),
+        ("READ TOPIC", "write operation, resource type and name"),
+        ("read TOPIC .*", "'read' is none of ALL, READ, WRITE"),
+        ("READ TOPICS .*", "'TOPICS' is none of TOPIC, GROUP"),
+        ("READ TOPIC (", "is not a regular expression"),
+    ],
+)
+def test_an_excluded_right_that_can_match_nothing_is_refused(expression: str, reason: str) -> None:
+    with pytest.raises(BadRequest, match=re.escape(reason)):
+        build_acl_filter(replace(MIRROR, exclude_rights=(expression,)), (), ())
+
+
+def test_excluded_settings_are_each_clusters_own_but_for_those_that_a_mirror_needs() -> None:
+    chosen = build_setting_filter(replace(MIRROR, exclude_settings=(r"segment\..*",)))
+    assert chosen.select({"segment.ms": "1", "flush.ms": "2"}) == {"flush.ms": "2"}
+    everything = build_setting_filter(replace(MIRROR, exclude_settings=(".*",)))
+    assert set(everything.select(dict.fromkeys([*ALWAYS_SYNCED_KEYS, "flush.ms"], "1"))) == ALWAYS_SYNCED_KEYS
+
+
+@pytest.mark.parametrize("key", sorted(ALWAYS_SYNCED_KEYS))
+def test_a_setting_that_a_mirror_needs_cannot_be_excluded_by_its_name(key: str) -> None:
+    for expression in (key, re.escape(key)):
+        with pytest.raises(BadRequest, match=re.escape(f"a mirror sets {key} itself")):
+            build_setting_filter(replace(MIRROR, exclude_settings=(expression,)))

@@ -24,6 +24,7 @@ from mirror_core.decide.forecast_accuracy import (
     list_forecast_rows,
     list_past_failovers,
 )
+from mirror_core.decide.loss_bound import list_loss_figures
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
@@ -32,6 +33,7 @@ from mirror_core.decide.mirror_snapshot import (
     StandstillForecast,
     UnseenCluster,
 )
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast, UncountedReread
 from mirror_core.model.mirror import DesiredState, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition, PartitionOffsets
@@ -41,7 +43,7 @@ from mirror_core.model.source_observation import ObservedTopic, SourceObservatio
 from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
-from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, status
+from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, cut_at_60, status
 
 view = loss_views.view
 SOURCE = SourceSnapshot(
@@ -74,9 +76,19 @@ def test_a_planned_failover_loses_and_repeats_nothing_and_takes_as_long_as_the_l
     assert (nothing.seconds, nothing.steps, nothing.basis) == (None, {}, "")
 
 
-def test_what_has_failed_may_miss_more_than_nothing(view: MirrorSnapshot) -> None:
+def test_a_planned_one_loses_what_failed_partitions_lack_by_the_same_bound(
+    view: MirrorSnapshot,
+) -> None:
     broken = replace(planned(view), statuses={A0: status(A0), A1: status(A1, "diverged")})
-    assert (build_forecast(broken).lost_offsets, build_forecast(broken).lost_is_minimum) == (0, True)
+    assert (build_forecast(broken).lost_offsets, build_forecast(broken).lost_is_minimum) == (30, True)
+    unseen = build_forecast(replace(broken, source_observation=None))
+    assert (unseen.lost_offsets, unseen.lost_is_minimum) == (None, True)
+
+
+def test_a_planned_one_loses_what_only_the_destination_has_deleted(view: MirrorSnapshot) -> None:
+    cut = cut_at_60(planned(view))
+    assert (build_forecast(cut).lost_offsets, build_forecast(cut).lost_is_minimum) == (67, True)
+    assert dict(list_loss_figures(cut)) == {FigureKey.LOST_OFFSETS: 67}
 
 
 def test_an_unplanned_one_loses_at_least_what_was_seen_and_repeats_up_to_the_position(view: MirrorSnapshot) -> None:

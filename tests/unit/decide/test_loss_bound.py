@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.approval_rules import count_failed
 from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.loss_bound import (
@@ -15,16 +16,19 @@ from mirror_core.decide.loss_bound import (
     find_agreed_ends,
     format_behind,
     format_partition_loss,
+    list_early_deletions,
     list_loss_figures,
+    list_loss_warnings,
     list_transaction_figures,
 )
-from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
-from mirror_core.decide.plan_figures import list_plan_figures
+from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
+from mirror_core.decide.plan_figures import list_plan_figures, warn_uncopied
+from mirror_core.decide.run_result import UncountedLoss, find_uncounted_loss
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
 from mirror_core.model.mirror import FailureKind
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -34,7 +38,7 @@ from mirror_core.model.source_observation import (
     SourceObservation,
 )
 from tests.support import loss_views
-from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, M, status
+from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, M, cut_at_60, status
 from tests.support.sentences import format_sentence
 
 view = loss_views.view
@@ -121,8 +125,8 @@ def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapsho
     assert never.text.startswith("unknown: ")
     one = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100, None)), ObservedTopic(topic="b", ends=(10,))))
     partly = compute_snapshot_loss(replace(view, source_observation=one))
-    assert (partly.known_missing, partly.unknown_partitions, partly.observed_s) == (7, (A1,), None)
-    assert partly.text == (format_sentence("loss_bound_partly_unknown", 7, 1))
+    assert (partly.known_missing, partly.unknown_partitions, partly.observed_s) == (7, (A1,), 4.0)
+    assert partly.text == (format_sentence("loss_bound_partly_unknown", 7, 1, 4.0))
     blind = compute_snapshot_loss(replace(view, destination=UnseenCluster("dead, too")))
     assert (blind.known_missing, len(blind.unknown_partitions), blind.heartbeat_age_s) == (0, 3, None)
     assert blind.observed_s == 6.0
@@ -130,6 +134,28 @@ def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapsho
         replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}, heartbeats=()))
     )
     assert (unplaced.known_missing, unplaced.unknown_partitions, unplaced.heartbeat_age_s) == (7, (A1, B0), None)
+
+
+def test_heartbeats_count_in_no_figure_of_a_loss(view: MirrorSnapshot) -> None:
+    beats = Partition(get_heartbeat_topic(M), 0)
+    observation = view.source_observation
+    assert observation is not None
+    lost_beats = ObservedTopic(topic=beats.topic, ends=(500,), ages_ms=(90_000,), offline=(0,))
+    dead = replace(view, source=UnseenCluster("dead"), mode=RunMode.UNPLANNED)
+    with_beats = replace(
+        dead,
+        source_observation=replace(observation, topics=(*observation.topics, lost_beats)),
+        statuses={**view.statuses, beats: replace(status(beats), destination_topic_id="")},
+    )
+    assert dict(list_loss_figures(with_beats)) == dict(list_loss_figures(dead))
+    assert not [*warn_uncopied(with_beats)]
+    assert [*list_loss_warnings(with_beats)] == [*list_loss_warnings(dead)]
+    only_beats = replace(
+        with_beats,
+        statuses={beats: status(beats)},
+        source_observation=SourceObservation(mirror=M, at_ms=100_000, topics=(lost_beats,)),
+    )
+    assert compute_snapshot_loss(only_beats).unknown_partitions == (beats,), "a drill has nothing else"
 
 
 def test_failed_and_leaderless_partitions_stand_apart_from_the_seconds(view: MirrorSnapshot) -> None:
@@ -261,7 +287,7 @@ def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(v
     assert {p: one.missing for p, one in loss.uncopied.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
     assert loss.known_missing == 37 + 300 + 200 + 7
     assert loss.unknown_partitions == (N1,)
-    assert loss.observed_s is None, "nobody has ever seen the end of new-1"
+    assert loss.observed_s == 4.0, "of those whose end was seen; nobody has ever seen that of new-1"
     assert loss.text.startswith(format_sentence("loss_bound_without_copies", 544, 1, 507, 4))
     assert format_behind(loss).startswith("unknown of ")
     plan = decide_failover(lost).plan
@@ -337,6 +363,30 @@ def test_a_copy_that_lags_behind_where_the_source_began_to_write_again_lacks_wha
     assert count_missing(recorded, observation, positions) == bound.missing_in_all
 
 
+def test_what_lacks_its_beginning_is_counted_everywhere_and_not_said_to_have_no_copy(view: MirrorSnapshot) -> None:
+    cut = cut_at_60(view)
+    bound = compute_snapshot_loss(cut)
+    assert bound.known_missing == 37 + 60
+    assert "no copy" not in bound.text
+    [warning] = warn_uncopied(cut)
+    assert warning == Finding("deleted_early", "west", source="east", listed="a-0 [0, 60)")
+    assert count_missing(cut.statuses, SIGHTING, DESTINATION.positions, list_early_deletions(cut)) == 37 + 60
+    both = warn_uncopied(replace(cut, source_observation=WIDENED))
+    uncopied, deleted = both
+    assert (uncopied.code, deleted) == ("partitions_uncopied", warning)
+    assert "a-0" not in str(uncopied)
+
+
+def test_a_source_that_answers_is_not_said_to_lose_nothing_where_a_copy_was_cut(view: MirrorSnapshot) -> None:
+    """Before the cut partition has FAILED, too."""
+    topics = {name: ClusterTopic(id="s", partitions=count) for name, count in (("a", 2), ("b", 1))}
+    source = SourceSnapshot(cluster_id="E", topics=topics, stable_ends={}, authorizer=True, transactions=())
+    for snapshot, lacking in ((view, 0), (cut_at_60(view), 1)):
+        warnings = decide_failover(replace(snapshot, source=source)).plan.warnings
+        [answers] = [warning for warning in warnings if warning.code == "source_answers"]
+        assert (answers.values["failed"], count_failed(warnings)) == (lacking, lacking)
+
+
 @pytest.mark.parametrize(("rewritten", "foreign", "missing"), [(60, 80, 40), (80, 60, 40)])
 def test_what_others_wrote_counts_from_the_first_offset_that_any_of_them_took(
     view: MirrorSnapshot, rewritten: int, foreign: int, missing: int
@@ -394,6 +444,32 @@ def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_h
     assert loss.unknown_partitions == (N0,)
 
 
+def test_a_topic_that_nobody_observed_takes_nothing_away_from_what_is_known_of_others(view: MirrorSnapshot) -> None:
+    """Partitions of an unknown size count apart; up to when all of it is complete is unknown."""
+    known = replace(view, source_observation=replace(SIGHTING, offsets_per_s=100.0))
+    new = replace(known, unmirrored=(N0, N1, Partition("a", 2)))
+    before, plan = decide_failover(known).plan, decide_failover(new).plan
+    assert isinstance(before.forecast, PlanForecast)
+    assert plan.forecast == before.forecast
+    assert (before.forecast.unseen_s, before.forecast.unseen_offsets) == (6.0, 599)
+    assert plan.figures[FigureKey.SOURCE_SEEN_S] == 6.0
+    assert plan.figures[FigureKey.LOST_UNKNOWN_PARTITIONS] == 3
+    assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
+    assert format_behind(compute_snapshot_loss(new)).startswith("unknown of ")
+    [uncopied] = [warning for warning in plan.warnings if warning.code == "partitions_uncopied"]
+    assert (uncopied.values["count"], uncopied.values["offsets"], uncopied.values["unknown"]) == (3, None, 3)
+    assert (uncopied.values["unknown_topics"], uncopied.values["counted_topics"]) == (("new (2 partitions)",), ())
+    assert find_uncounted_loss(plan) == UncountedLoss(unknown_topics=("new (2 partitions)",), unknown_partitions=1)
+    assert find_uncounted_loss(before) == UncountedLoss()
+
+
+def test_topics_that_are_lost_whole_are_named_also_where_their_records_were_counted(view: MirrorSnapshot) -> None:
+    seen = ObservedTopic(topic="new", ends=(7, 9), id="n", starts=((0, 0), (1, 9)))
+    plan = decide_failover(replace(view, source_observation=replace(SIGHTING, topics=(*SIGHTING.topics, seen)))).plan
+    assert plan.figures[FigureKey.LOST_OFFSETS] == 37 + 7
+    assert find_uncounted_loss(plan) == UncountedLoss(counted_topics=("new (2 partitions)",))
+
+
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_the_loss_of_a_mirror_without_any_partition_is_unknown_and_not_0(
     view: MirrorSnapshot, *, is_listed: bool
@@ -420,7 +496,7 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     seen = replace(SIGHTING, topics=(SIGHTING.topics[0], ObservedTopic(topic="b", ends=(10,), starts=((0, 4),))))
     absent = replace(DESTINATION, topics={"a": DESTINATION.topics["a"]})
     lost = replace(view, statuses={**view.statuses, B0: NEVER_MADE}, source_observation=seen, destination=absent)
-    decision = decide_failover(lost)
+    decision = decide_failover(replace(lost, left_behind=frozenset({A0, A1})))
     assert decision.reasons == (), "the others are worth it"
     assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
     assert "b" not in decision.scope.topic_names

@@ -95,6 +95,16 @@ def test_a_plan_names_what_starts_stops_and_is_kept() -> None:
     assert any("kept closed on west" in line for line in format_plan(plan, MIRROR))
 
 
+def test_rights_that_are_excluded_are_bound_to_the_plan_and_those_withdrawn_are_named() -> None:
+    seen = replace(BOTH, right_starts=(), right_stops=("ALLOW READ on TOPIC literal 'a' for User:app from *",))
+    plan = planned(FilterChange(exclude_rights=("READ TOPIC .*",)), seen)
+    lines = list(format_plan(plan, MIRROR))
+    assert "rights excluded: READ TOPIC .*" in lines
+    assert any(line.startswith("copied rights that the next sync withdraws on west: 1 right: ALLOW") for line in lines)
+    assert plan.refused == ()
+    assert plan.hash != planned(FilterChange(exclude_rights=("WRITE TOPIC .*",)), seen).hash
+
+
 def test_what_becomes_of_a_topic_that_leaves_has_to_be_said() -> None:
     assert "--release" in planned(FilterChange(topics=("a",))).refused[0]
     assert planned(FilterChange(topics=("a",), access=RELEASED)).released == ("b",)
@@ -253,6 +263,13 @@ def test_a_split_gives_its_topics_to_the_new_mirror_and_no_topic_passes_both_fil
     assert (left.exclude_topics, new.topics, new.exclude_topics) == (("b",), ("b",), ())
     assert (new.name, new.groups, new.producer_id) == (NEW, MIRROR.groups, MIRROR.producer_id)
     assert any("move to n, at their offsets: 1 topic: b" in line for line in format_split(plan, MIRROR))
+
+
+def test_a_topic_that_leaves_by_a_split_or_a_change_is_paused_only_where_it_is_carried() -> None:
+    before = replace(MIRROR, paused_topics=("a", "b"))
+    left, new = split_filters(before, NEW, ("b",))
+    assert (left.paused_topics, new.paused_topics) == (("a",), ("b",))
+    assert FilterChange(exclude_topics=("b",)).apply(before).paused_topics == ("a",)
 
 
 @given(

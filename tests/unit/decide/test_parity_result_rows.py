@@ -169,6 +169,39 @@ def test_a_comparison_tells_of_each_task_as_it_ends(monkeypatch: pytest.MonkeyPa
     assert replace(result, seconds=0.0).verified_ends == {partition(0): 6 * SIZE}
 
 
+@pytest.mark.parametrize(
+    ("chunks", "shared_by"),
+    [(1, [1]), (3, [3] * 3), (4, [4] * 4), (11, [4] * 8 + [3] * 3)],
+    ids=["one chunk alone has the whole throttle", "fewer than slots", "as many as slots", "the last round has fewer"],
+)
+def test_tasks_that_run_at_once_share_the_throttle(
+    chunks: int, shared_by: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ranges, throttles = [wanted(0, chunks * SIZE)], list[int | None]()
+    monkeypatch.setattr(check, "load_config", lambda path: None)
+    monkeypatch.setattr(check, "compare_ends", lambda *asked: (ends(0, chunks), ranges))
+
+    def run(tasks: list[CompareTask]) -> list[list[ParityRow]]:
+        throttles.extend(task.throttle for task in tasks)
+        return [[chunk(0, piece.start // SIZE) for piece in task.pieces] for task in tasks]
+
+    check.check_parity(
+        tmp_path / "mirrorbook.yaml",
+        ClusterIdentity(EAST, "id-of-east"),
+        ClusterIdentity(WEST, "id-of-west"),
+        ranges,
+        None,
+        run=run,  # type: ignore[arg-type]  # a sequence of tasks
+        tasks=8,
+        at_once=4,
+        level=LEVEL_RECORDS,
+        chunk=SIZE,
+        demands=None,
+        throttle=12_000,
+    )
+    assert throttles == [12_000 // tasks for tasks in shared_by]
+
+
 UNREAD: dict[str, Any] = {"error": "no leader", "src_digest": ""}
 DIFFERS: dict[str, Any] = {"level": LEVEL_RECORDS, "dst_digest": "other", "findings": (finding(0, 7),), "differing": 1}
 

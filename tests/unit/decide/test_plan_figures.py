@@ -12,6 +12,7 @@ from mirror_core.decide.group_coverage import find_share_sync_age_s
 from mirror_core.decide.mirror_snapshot import (
     MAX_LISTED,
     ClusterTopic,
+    CopyingState,
     DestinationSnapshot,
     MinIsrShortfall,
     MirrorSnapshot,
@@ -32,6 +33,7 @@ from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
+    DesiredState,
     FailureKind,
     GroupSyncTime,
     Lease,
@@ -107,9 +109,9 @@ def test_seconds_without_writes_are_predicted_only_for_a_copy_that_keeps_up(
 def test_a_data_plane_is_as_alive_as_its_heartbeat_was_when_the_state_was_read(view: MirrorSnapshot) -> None:
     """Clusters that answer slowly make a plan take longer than a heartbeat stays fresh."""
     late = replace(view, now_ms=LEASE.heartbeat_ms + 12_000)
-    assert "no data plane is running" in warned(late)
+    assert "no data plane runs" in warned(late)
     slow = replace(late, took_ms=9_000)
-    assert "no data plane is running" not in warned(slow)
+    assert "no data plane runs" not in warned(slow)
     assert shown(slow)[FigureKey.LEASE_HEARTBEAT_S] == 3.0
 
 
@@ -372,7 +374,7 @@ def test_without_a_living_data_plane_the_whole_lag_waits_for_the_fence(
     view: MirrorSnapshot, lease: Lease | None, now_ms: int, runs: bool
 ) -> None:
     words = warned(replace(view, lease=lease, now_ms=now_ms))
-    assert ("no data plane is running" not in words) is runs
+    assert ("no data plane runs" not in words) is runs
     assert (f"`mirrorbook supervise {view.mirror.name}`" not in words) is runs
 
 
@@ -385,6 +387,10 @@ def test_what_copying_waits_for_is_warned_of_where_writers_would_wait_for_it(
 ) -> None:
     lease = replace(LEASE, wait_reasons=("broker 2 does not answer",) if waits else ())
     assert ("nobody can write: broker 2 does not answer" in warned(replace(view, mode=mode, lease=lease))) is said
+
+
+def test_the_lag_of_a_mirror_that_has_recorded_no_partition_is_unknown(view: MirrorSnapshot) -> None:
+    assert shown(replace(view, statuses={}))[FigureKey.LAG_OFFSETS] is None
 
 
 def test_the_lease_is_shown_as_it_is(view: MirrorSnapshot) -> None:
@@ -403,7 +409,13 @@ def test_what_a_person_should_know_before_approving(view: MirrorSnapshot) -> Non
     assert Finding("topics_gone_from_source", "east", topics=["b"]) in warnings
     assert Finding("transactions_open", "east", transactions=["tx-1", "tx-2"]) in warnings
     assert Finding("destination_without_acls", "west", authorizer=AuthorizerKind.KAFKA) in warnings
-    assert "data_plane_absent" not in {warning.code for warning in warnings}
+    assert "nobody_copies" not in {warning.code for warning in warnings}
+
+
+def test_a_paused_mirror_is_said_to_copy_nothing_also_while_its_data_plane_lives(view: MirrorSnapshot) -> None:
+    paused = replace(view, mirror=replace(view.mirror, desired=DesiredState.PAUSED))
+    [warning] = [warning for warning in list_plan_warnings(paused) if warning.code == "nobody_copies"]
+    assert warning.values["copying"] == CopyingState.PAUSED
 
 
 def test_what_cannot_be_fenced_is_named_as_mirrorbook_yaml_has_it(view: MirrorSnapshot) -> None:
@@ -441,7 +453,7 @@ def test_a_failed_partition_is_named_with_its_offset_and_its_reason(view: Mirror
     nowhere = replace(failed, failed_at=None)
     for damaged, listed in ((failed, "a-1 at offset 0 (damaged)"), (nowhere, "a-1 (damaged)")):
         assert [*list_plan_warnings(replace(view, statuses={**view.statuses, A1: damaged}))] == [
-            Finding("partitions_failed", view.mirror.name, count=1, failures=[listed], more=0)
+            Finding("partitions_failed", view.mirror.name, count=1, lost=None, unknown=1, failures=[listed], more=0)
         ]
 
 
@@ -478,7 +490,7 @@ def test_a_topic_that_was_deleted_on_the_source_lacks_no_newer_records(
 def test_many_failed_partitions_are_one_warning_and_push_no_other_one_out_of_sight(view: MirrorSnapshot) -> None:
     many = {p: replace(status(p, PartitionState.FAILED), reason="cut") for p in (Partition("a", n) for n in range(900))}
     lines = warned(replace(view, statuses=many, source=replace(SOURCE, authorizer=False))).split("\n")
-    assert lines[0].startswith("900 partition(s) FAILED")
+    assert lines[0].startswith("900 partitions FAILED")
     assert lines[0].endswith("a-4 (cut); and 895 more")
     assert any("east has no authorizer" in line for line in lines[:3])
 
@@ -637,7 +649,7 @@ def test_a_copy_that_is_known_to_differ_is_said_before_all_else(view: MirrorSnap
     unwatched = Finding("watch_need_unknown", view.mirror.name, reason="x")
     first = next(list_plan_warnings(replace(view, mode=mode, verification=known, watcher_alarms=(unwatched,))))
     assert (first.code, first.values["ends_run"]) == ("copy_differs", mode is RunMode.PLANNED)
-    assert first.values["listed"] == "1 partition(s): a-0 from offset 7 on (value, seen 1 minute ago)"
+    assert first.values["listed"] == "1 partition: a-0 from offset 7 on (value, seen 1 minute ago)"
 
 
 def test_only_a_difference_that_the_proof_compares_is_said_to_end_the_run(view: MirrorSnapshot) -> None:
@@ -663,5 +675,5 @@ def test_what_cannot_be_read_is_not_said_to_differ(view: MirrorSnapshot) -> None
     for mode, ends in ((RunMode.UNPLANNED, "applications could not read either"), (RunMode.PLANNED, "shows all")):
         known = MirrorVerification(mirror=view.mirror.name, topics=(), differences=(place,))
         first = next(map(str, list_plan_warnings(replace(view, mode=mode, verification=known))))
-        assert first.startswith("CANNOT BE READ, and so not compared: 1 partition(s): a-0 from offset 7 on (unreadable")
+        assert first.startswith("CANNOT BE READ, and so not compared: 1 partition: a-0 from offset 7 on (unreadable")
         assert first.endswith(ends)

@@ -44,7 +44,12 @@ FAILBACK = replace(PLANNED, plan=replace(PLANNED.plan, kind=RunKind.FAILBACK))
 
 
 FAILED_BACK = RunResult(
-    applications=MIRROR.source, old_source=MIRROR.source, loss=None, saved=464, saved_to="/evidence/salvage"
+    applications=MIRROR.source,
+    old_source=MIRROR.source,
+    left=MIRROR.destination,
+    loss=None,
+    saved=464,
+    saved_to=("/evidence/salvage",),
 )
 
 
@@ -107,12 +112,12 @@ def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -
     )
     assert before is not None
     assert after is not None
-    assert "a failback saves them" in dict(list_result(before, run.plan.mode, None))["only on east"]
-    shown = dict(list_result(after, run.plan.mode, None))
+    assert "a failback saves them" in dict(list_result(before, None))["only on east"]
+    shown = dict(list_result(after, None))
     assert "only on east" not in shown
     assert "8,240 records" in shown["taken since"]
     assert "/evidence/salvage" in shown["taken since"]
-    assert dict(list_result(FAILED_BACK, RunMode.PLANNED, None))["in no topic"].startswith("decide which")
+    assert dict(list_result(FAILED_BACK, None))["in no topic"].startswith("decide which")
 
 
 def test_nothing_compared_is_no_loss_of_nothing() -> None:
@@ -123,12 +128,47 @@ def test_nothing_compared_is_no_loss_of_nothing() -> None:
 
 
 def test_a_failback_tells_what_it_saved_and_the_outage_of_its_way_home() -> None:
-    salvage = step("salvage", 1, 2, {"records": 464, "folder": "/evidence/salvage"})
+    salvage = step(
+        "salvage",
+        1,
+        2,
+        {
+            "records": 400,
+            "folder": "/evidence/salvage",
+            "beginnings_records": 60,
+            "beginnings_folder": "/evidence/salvage-beginnings",
+        },
+    )
+    align = step(
+        "align",
+        2,
+        3,
+        {
+            "records_grown_since": 4,
+            "folder": ("/evidence/salvage-2",),
+            "beginnings_records": 60,
+            "beginnings_folder": "/evidence/salvage-beginnings",
+        },
+    )
     home = (PLANNED, steps_of(PLANNED, 0, 2_000))
-    result = decide_run_result(FAILBACK, [salvage], MIRROR, home)
+    result = decide_run_result(FAILBACK, [salvage, align], MIRROR, home)
     assert result is not None
-    assert (result.applications, result.saved, result.saved_to) == (MIRROR.source, 464, "/evidence/salvage")
+    assert (result.applications, result.saved) == (MIRROR.source, 464)
+    assert result.saved_to == tuple(f"/evidence/salvage{end}" for end in ("", "-beginnings", "-2"))
     assert (result.loss, result.outage) == (None, WriteOutage(promotion_s=2.0, at_most_s=2.0))
+
+
+def test_a_failback_that_led_home_without_the_new_primary_counts_that_outage_and_names_its_run() -> None:
+    home = replace(UNPLANNED, id="m-back-failover-1")
+    result = decide_run_result(FAILBACK, [], MIRROR, (home, steps_of(home, 100_200, 100_800)))
+    assert result is not None
+    assert (result.moved_by, result.mode, result.left) == (home.id, RunMode.UNPLANNED, MIRROR.destination)
+    shown = dict(list_result(result, None))
+    assert "18.8 s" in shown["without writes"]
+    assert f"mirrorbook runs show {home.id}" in shown["moved home by"]
+    planned = decide_run_result(FAILBACK, [], MIRROR, (PLANNED, steps_of(PLANNED, 0, 2_000)))
+    assert planned is not None
+    assert "moved home by" not in dict(list_result(planned, None))
 
 
 def test_a_result_names_groups_that_were_not_brought_over_also_on_the_way_home() -> None:
@@ -137,7 +177,7 @@ def test_a_result_names_groups_that_were_not_brought_over_also_on_the_way_home()
         result = decide_run_result(run, steps, MIRROR, home)
         assert result is not None
         assert result.groups_left == ("g (has members)",)
-        shown = dict(list_result(result, run.plan.mode, None))
+        shown = dict(list_result(result, None))
         assert shown["groups not brought over"] == "g (has members)"
     answers = dict(answer_questions(PLANNED, [sync], "east", "west"))
     assert answers[ReportQuestion.GROUPS_LEFT] == "g (has members)"
@@ -156,7 +196,7 @@ def test_a_loss_of_nothing_stands_apart_from_heartbeats_that_were_not_compared()
     nothing = ForecastOutcome(lost_offsets=0, lost_basis="", reread_basis="")
     result = decide_run_result(replace(PLANNED, forecast_outcome=nothing), [gate], MIRROR)
     assert result is not None
-    shown = dict(list_result(result, RunMode.PLANNED, None))
+    shown = dict(list_result(result, None))
     assert (shown["lost"], shown["not compared"]) == ("nothing", f"Mirrorbook's own heartbeats ({beats})")
     answers = dict(answer_questions(PLANNED, [gate], "east", "west"))
     assert answers[ReportQuestion.LOST] == "nothing"

@@ -10,6 +10,7 @@ import pytest
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_status import (
     RunSituation,
+    explain_only_copy,
     find_run_progress,
     format_newer_run,
     format_run_status,
@@ -18,11 +19,11 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, MirrorName, Partition
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
-from tests.support.mirror_views import MIRROR, RUN
+from mirror_core.model.run import FailbackStrategy, Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
+from tests.support.mirror_views import FAILED_PARTITION, MIRROR, RUN
 from tests.support.sentences import format_sentence
 
 OWED = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
@@ -72,14 +73,6 @@ def said(
     ("failback_run", "new_plan"), [("", "failover plan orders-back"), ("f1", "failback resume orders")]
 )
 def test_a_partition_that_failed_after_the_plan_is_named_with_the_way_out(failback_run: str, new_plan: str) -> None:
-    failed = PartitionStatus(
-        partition=Partition("orders", 0),
-        state=PartitionState.FAILED,
-        source_topic_id="s",
-        destination_topic_id="d",
-        kind=FailureKind.ALTERED,
-        reason="other times",
-    )
     situation = RunSituation(
         run=a_run(*PLANNED, RunState.RUNNING),
         steps=upto(*PLANNED, "prove", StepState.FAILED),
@@ -87,7 +80,7 @@ def test_a_partition_that_failed_after_the_plan_is_named_with_the_way_out(failba
         pending_fence=None,
         is_past_no_return=False,
         is_copying=True,
-        failed_since_plan=[failed],
+        failed_since_plan=[FAILED_PARTITION],
     )
     text = " ".join(format_run_status(situation))
     assert "orders-0 has FAILED" in text
@@ -320,3 +313,25 @@ def test_after_a_failback_what_was_saved_is_named_with_the_command_that_writes_i
     steps = [replace(step, evidence=evidence if step.step == "salvage" else {}) for step in steps]
     text = said(a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE), steps)
     assert ("`mirrorbook salvage replay /evidence/salvage" in text) is bool(records)
+
+
+@pytest.mark.parametrize("strategy", FailbackStrategy)
+@pytest.mark.parametrize(
+    ("last", "state", "is_alone"),
+    [
+        ("salvage", StepState.DONE, False),
+        ("align", StepState.STARTED, True),
+        ("align", StepState.DONE, True),
+        ("catch_up", StepState.FAILED, True),
+        ("catch_up", StepState.DONE, False),
+    ],
+)
+def test_the_new_primary_is_the_only_copy_from_align_until_the_old_source_has_caught_up(
+    strategy: FailbackStrategy, last: str, state: StepState, is_alone: bool
+) -> None:
+    run = a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.RUNNING)
+    run = replace(run, plan=replace(run.plan, strategies={"orders": strategy}))
+    steps = upto(RunKind.FAILBACK, RunMode.PLANNED, last, state)
+    told = explain_only_copy(MIRROR, run, steps)
+    assert (told is not None) is (is_alone and strategy is FailbackStrategy.RECREATE)
+    assert told is None or f"{told}." in said(run, steps)

@@ -10,7 +10,7 @@ import pytest
 from mirror_core.decide.drills import list_drill_expressions
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
 from mirror_core.decide.run_status import STALLED_AFTER_MS, RunProgress, find_stalled_run, is_conducted, is_stalled
-from mirror_core.decide.steps import WriteLocation, plan_steps
+from mirror_core.decide.steps import RunVerb, WriteLocation, plan_steps
 from mirror_core.mirrors import fence_watcher, old_source_fence
 from mirror_core.mirrors.describe import _format_run
 from mirror_core.mirrors.fence_watcher import check_fence
@@ -27,6 +27,7 @@ from tests.support.memory_state import MemoryLog
 from tests.support.mirror_views import RUN
 from tests.support.sentences import format_sentence
 
+VERBS = (RunVerb.RESUME, RunVerb.ABORT)
 STANDS = RunProgress("drain", WriteLocation.NOWHERE, 3_000)
 DIED = ConductorStatus(
     state=ConductorState.SILENT, by="ann@desk", host="desk", pid=7, last_seen_ms=2_000, age_s=90.0, has_ended=True
@@ -36,12 +37,13 @@ HEARD = replace(DIED, state=ConductorState.ALIVE, age_s=3.0, has_ended=False)
 
 
 def test_it_says_since_when_who_conducted_it_and_both_ways_on() -> None:
-    assert str(find_stalled_run(LINK.mirror, RUN, STANDS, DIED)) == (
+    assert str(find_stalled_run(LINK.mirror, RUN, STANDS, DIED, VERBS)) == (
         format_sentence("failover_stands_still", "1970-01-01 00:00:03 UTC", "1970-01-01 00:00:02 UTC")
     )
-    silent = str(find_stalled_run(LINK.mirror, RUN, replace(STANDS, step=""), replace(DIED, has_ended=False)))
+    silent = str(find_stalled_run(LINK.mirror, RUN, replace(STANDS, step=""), replace(DIED, has_ended=False), VERBS))
     assert "before its first step" in silent
     assert "by this machine's clock)" in silent
+    assert "abort" not in str(find_stalled_run(LINK.mirror, RUN, STANDS, DIED, [RunVerb.RESUME]))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +64,15 @@ def test_nobody_is_called_while_somebody_conducts_it_or_that_is_not_known(
 ) -> None:
     """Airflow lets go of a run between two tasks."""
     assert is_conducted(found) is known
-    assert bool(find_stalled_run(LINK.mirror, RUN, STANDS, found)) is (known is False)
+    assert bool(find_stalled_run(LINK.mirror, RUN, STANDS, found, VERBS)) is (known is False)
 
 
 def test_where_applications_can_write_meanwhile_it_is_no_alarm() -> None:
     for writes in (WriteLocation.SOURCE, WriteLocation.DESTINATION):
-        assert find_stalled_run(LINK.mirror, RUN, replace(STANDS, writes=writes), DIED) is None
+        assert find_stalled_run(LINK.mirror, RUN, replace(STANDS, writes=writes), DIED, VERBS) is None
     drill = MirrorName(f"{DRILL_PREFIX}m")
     left = replace(LINK.mirror, name=drill, topics=list_drill_expressions("m"))
-    assert find_stalled_run(left, replace(RUN, plan=replace(RUN.plan, mirror=drill)), STANDS, DIED) is None
+    assert find_stalled_run(left, replace(RUN, plan=replace(RUN.plan, mirror=drill)), STANDS, DIED, VERBS) is None
 
 
 def test_a_run_is_held_up_when_it_has_said_nothing_for_a_minute() -> None:

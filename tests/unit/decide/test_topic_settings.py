@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mirror_core.decide.topic_settings import (
     BATCH_MARGIN_BYTES,
+    DEFAULT_REPLICAS,
     MIRROR_CONFIGS,
     MIRROR_HELD_KEYS,
     NEVER_COPIED_KEYS,
@@ -18,7 +19,9 @@ from mirror_core.decide.topic_settings import (
     compute_raised_limit,
     diff_configs,
     is_compacted,
+    parse_replication_factor,
 )
+from mirror_core.model.errors import BadRequest
 
 keys = st.sampled_from([*sorted(MIRROR_HELD_KEYS | NEVER_COPIED_KEYS), "segment.bytes", "segment.ms", "flush.ms"])
 overrides = st.dictionaries(keys, st.integers(1, 2**31 - 1).map(str))
@@ -149,3 +152,11 @@ def test_a_refused_batch_raises_the_limit_in_one_step(needs: int, source: int | 
 
 def test_as_many_replicas_as_the_source_has_and_the_destination_can() -> None:
     assert [choose_replication_factor(s, b) for s, b in ((3, 5), (3, 2), (1, 3), (0, 3))] == [3, 2, 1, 1]
+    assert choose_replication_factor(DEFAULT_REPLICAS, 3) == DEFAULT_REPLICAS
+
+
+def test_a_replication_factor_is_the_sources_the_destinations_default_or_a_number() -> None:
+    assert [parse_replication_factor(policy, 3) for policy in ("source", "default", "2")] == [3, DEFAULT_REPLICAS, 2]
+    for policy in ("", "0", "-1", "2.5", "sources", "32768", "\u0663"):
+        with pytest.raises(BadRequest, match="say source, default or a number"):
+            parse_replication_factor(policy, 3)

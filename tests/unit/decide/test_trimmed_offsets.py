@@ -240,7 +240,7 @@ def test_the_beginning_is_recorded_once_and_nothing_else_is_forgotten() -> None:
 
 def reports(made: EpochResults, lease: HeldState, *deletions: TrimmedRange) -> None:
     one = TaskReport(receipts=(), failures=(), cpu_s=0.0, trimmed_ranges=deletions)
-    made.add_epoch(cast("Any", lease), 1, 0, (one,), newest_epoch=1, final=False)
+    made.add_epoch(cast("Any", lease), 1, 0, (one,), partitions=frozenset(), newest_epoch=1, final=False)
 
 
 def test_the_driver_records_what_it_is_told_says_it_and_only_then_answers() -> None:

@@ -125,8 +125,13 @@ def test_a_tail_of_a_compacted_topic_cannot_be_cut_off() -> None:
     assert compacted(AllowedStrategies()) == ""
 
 
-def test_a_topic_that_is_none_of_the_mirrors_is_named() -> None:
-    assert "not topics of this mirror: c" in said(AllowedStrategies(None, {"c": FailbackStrategy.RECREATE}))
+def test_an_unknown_topic_is_a_bad_request_that_lists_the_known_ones() -> None:
+    allowed = AllowedStrategies(None, {"c": FailbackStrategy.RECREATE, "a": FailbackStrategy.NONE})
+    allowed.check_topics({"a", "b", "c"}, "m")
+    with pytest.raises(BadRequest, match=r"unknown topic 'c': .* a, b$"):
+        allowed.check_topics({"a", "b"}, "m")
+    with pytest.raises(BadRequest, match=r"unknown topic 'a': .* none$"):
+        allowed.check_topics(set(), "m")
 
 
 def test_each_way_is_costed_for_each_divergent_topic() -> None:

@@ -39,6 +39,7 @@ from tests.support.cluster_names import LINK
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import A0, A1, B0, DESTINATION, status
 from tests.support.memory_state import journal_of
+from tests.support.mirror_views import HOLDER
 
 lost = loss_views.view
 SOURCE = SourceSnapshot(
@@ -96,7 +97,7 @@ def test_a_leader_is_ahead_where_a_record_is_of_the_controllers_future(appended_
 
 def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: MirrorSnapshot) -> None:
     found = judged(seen)
-    assert found.refused == ()
+    assert [refusal.code for refusal in found.refused] == ["copy_never_complete"]
     assert found.missing == compute_snapshot_loss(seen).known_missing == 37
     assert (found.unknown_partitions, found.observed_s, found.heartbeat_s, found.synced_s) == (0, 6.0, 5.5, 5.0)
     assert found.missing_now == 10 + 40 + 0, "newer than what the data plane has seen"
@@ -110,11 +111,11 @@ def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(se
 
 def test_facts_of_it_have_the_bound_and_say_unknown(seen: MirrorSnapshot) -> None:
     said = list_forecast_facts(judged(seen))
-    assert said["without the source"] == "could be failed over"
+    assert said["without the source"] == "would be refused", "nobody saw a-0 whole"
     assert said["loss, if the source died now"].startswith("loss, at least: 37 offsets")
-    assert said["not on the destination yet"] == "50 offset(s) by what the source shows now"
+    assert said["not on the destination yet"] == "50 offsets by what the source shows now"
     assert said["seconds behind"] == "unknown", "nobody saw a-0 whole"
-    assert said["read again"] == "at most 11 offset(s), by 2 group(s)"
+    assert said["read again"] == "at most 11 offsets, by 2 groups"
     nothing = list_forecast_facts(UnplannedForecast(refused=to_finding_documents([Finding("no plan can be made")])))
     assert nothing.pop("without the source") == "would be refused"
     assert set(nothing.values()) == {"unknown"}
@@ -192,7 +193,7 @@ def test_of_a_group_that_would_begin_nowhere_or_has_members_it_is_unknown_what_i
     joined = judged(replace(seen, destination=replace(THERE, active_groups=("g",))))
     assert joined.groups is not None
     assert joined.groups["g"] == GroupReadAgain(most=None, now=None)
-    assert list_forecast_facts(joined)["read again"] == "at most 6 offset(s), by 1 group(s); unknown of 1 group(s)"
+    assert list_forecast_facts(joined)["read again"] == "at most 6 offsets, by 1 group; unknown of 1 group"
     unseen = judged(replace(seen, destination=replace(THERE, groups_unknown=True, committed={})))
     assert (unseen.groups, unseen.read_again_most, list_forecast_facts(unseen)["read again"]) == (None, None, "unknown")
 
@@ -294,7 +295,7 @@ def test_a_failover_that_goes_on_from_a_run_sees_whether_somebody_conducts_it(
     journal = journal_of("m-failover-20260101T000000-abcd", "prove", "fence")
     beat = replace(run_heartbeat._make_heartbeat("me"), released=released)
     journal.log.put(make_checkpoint(journal.run_id, CONDUCTOR_STEP, beat))
-    lost = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, active_run=journal.run_id)
+    lost = replace(seen, mode=RunMode.UNPLANNED, source=PRESUMED_DEAD, active_run=HOLDER)
     monkeypatch.setattr(failover_conductor, "take_snapshot", lambda *_, **__: lost)
     monkeypatch.setattr(failover_conductor, "is_known_to_stand", lambda services, run_id: False)
     monkeypatch.setattr(run_heartbeat, "measure_clock_ahead_ms", lambda cluster, timeout_s: None)

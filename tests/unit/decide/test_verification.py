@@ -485,7 +485,7 @@ def test_one_of_which_nobody_said_where_it_is_goes_when_all_of_its_partition_is_
 def test_differences_are_said_with_their_age() -> None:
     some = [KnownDifference(topic="a", index=n, id="x", offset=Offset(n), kind="value", at_ms=0) for n in range(12)]
     said = format_differences(some, 120_000)
-    assert said.startswith("12 partition(s): a-0 from offset 0 on (value, seen 2 minutes ago); a-1 ")
+    assert said.startswith("12 partitions: a-0 from offset 0 on (value, seen 2 minutes ago); a-1 ")
     assert said.endswith(" and 2 more")
     assert "unknown" in format_differences(some[:1], -600_000)
     assert format_differences([], 1) == ""

@@ -11,11 +11,11 @@ from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_status import OpenRunFence, RunSituation
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.decide.write_access import AccessSituation, OperatorAction, WriteAccess, decide_write_access
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
-from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.mirror import DesiredState
+from mirror_core.model.names import ClusterName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord, StepState
-from tests.support.mirror_views import MIRROR, RUN
+from tests.support.mirror_views import FAILED_PARTITION, MIRROR, RUN
 
 PENDING = PendingFence(mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run=RUN.id, since_ms=1)
 STOPPED = replace(MIRROR, desired=DesiredState.STOPPED)
@@ -92,14 +92,7 @@ def test_a_fence_that_was_lifted_lets_applications_write_on_the_source_and_ends_
 
 
 def test_a_partition_that_failed_after_the_plan_ends_the_run() -> None:
-    failed = PartitionStatus(
-        partition=Partition("orders", 0),
-        state=PartitionState.FAILED,
-        source_topic_id="s",
-        destination_topic_id="d",
-        kind=FailureKind.ALTERED,
-    )
-    access = decide(open_run(RunKind.FAILOVER, RunMode.PLANNED, "prove", failed_since_plan=[failed]))
+    access = decide(open_run(RunKind.FAILOVER, RunMode.PLANNED, "prove", failed_since_plan=[FAILED_PARTITION]))
     assert (access.cluster, access.action) == ("east", OperatorAction.ABORT_RUN)
 
 
@@ -130,7 +123,18 @@ def test_a_source_that_returned_offers_both_ways() -> None:
             WriteLocation.SOURCE,
             OperatorAction.RESUME_MIRROR,
         ),
-        (replace(QUIET, mirror=STOPPED), None, OperatorAction.START),
+        (replace(QUIET, mirror=STOPPED), WriteLocation.SOURCE, OperatorAction.START),
+        (replace(QUIET, mirror=replace(STOPPED, failback_run="m-failback-1")), None, OperatorAction.START),
+        (
+            replace(QUIET, mirror=STOPPED, newest_run=ended(RunKind.FAILOVER, RunState.ABORTED)),
+            WriteLocation.SOURCE,
+            OperatorAction.START,
+        ),
+        (
+            replace(QUIET, mirror=STOPPED, pending_fence=replace(PENDING, action=FenceAction.LIFT)),
+            None,
+            OperatorAction.START,
+        ),
         (
             replace(QUIET, pending_fence=replace(PENDING, action=FenceAction.LIFT)),
             WriteLocation.NOWHERE,

@@ -158,8 +158,8 @@ def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> No
     )
     home = replace(RUN, plan=replace(PLAN, kind=RunKind.FAILBACK, steps=(PlanStep(name="salvage", action=""),)))
     done = page_of(tmp_path, home, [step("salvage", 0, 1, evidence={"records": 7})]).facts[4:]
-    assert done[0] == "applications and records have come from west home to east"
-    assert done[2] == "7 record(s) that only the old source had"
+    assert done[0] == "applications have come from west home to east"
+    assert done[2] == "7 records that only the old source had"
     assert page_of(tmp_path, home, [step("salvage", 0, None)]).facts[4] == "on the way from west home to east"
 
 

@@ -265,7 +265,7 @@ def test_a_leader_that_cannot_be_looked_at_misled(
     )
     monkeypatch.setattr(log_ends, "list_offset_pairs", lambda *asked: OffsetPairs({}, {}))
     found = asking_of(Brokers("east", OLD), Brokers("west", OLD)).fetch_log_ends(
-        [LogEndRequest(PARTITION, 1, 1, 1, 1, end_unverified=False, verified_end=None)]
+        [LogEndRequest(PARTITION, 1, 1, 1, 1, end_unverified=False, is_interrupted=False, verified_end=None)]
     )
     assert found.bounds == {}
     assert found.unknown[PARTITION].misleading_cluster == misled

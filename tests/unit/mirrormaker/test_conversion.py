@@ -87,8 +87,43 @@ def test_groups_and_rights_that_mirror_maker_leaves_out_stay_out(read: Read) -> 
     assert {("mm2_groups_left_out", "east->west"), ("mm2_rights_stay_out", "east->west")} <= find_codes(converted)
 
 
+@pytest.mark.parametrize("key", ["config.properties.exclude", "east->west.config.properties.blacklist"])
+def test_settings_that_mirror_maker_excludes_are_excluded_unless_a_mirror_needs_them(read: Read, key: str) -> None:
+    excluded = r"follower\\..*, message\\.timestamp\\.type, retention\\..*"
+    converted = convert(read(f"{FLOW}{key} = {excluded}\n"))
+    assert find_options(converted, "--exclude-settings") == [
+        r"follower\..*",
+        r"retention\..*",
+    ]
+    [needed] = converted.settings
+    assert (needed.code, needed.subject, needed.values["expression"]) == (
+        *("mm2_setting_needed", key),
+        r"message\.timestamp\.type",
+    )
+
+
+def test_without_sync_of_settings_all_are_excluded(read: Read) -> None:
+    text = f"{FLOW}east->west.sync.topic.configs.enabled = false\nconfig.properties.exclude = a\n"
+    assert find_options(convert(read(text)), "--exclude-settings") == [".*"]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", []),
+        ("replication.factor = 3", ["3"]),
+        ("replication.factor = 3\neast->west.replication.factor = 2", ["2"]),
+        ("replication.factor = -1", ["default"]),
+        ("replication.factor = many", []),
+    ],
+)
+def test_the_replication_factor_of_new_topics_is_taken_over(read: Read, line: str, expected: list[str]) -> None:
+    assert find_options(convert(read(f"{FLOW}{line}\n")), "--replication-factor") == expected
+
+
 def test_each_command_can_be_typed(read: Read) -> None:
-    text = f"{FLOW}west->east.enabled = true\ntopics = -x.*, it's, $(reboot), a b\ngroups =\n"
+    text = f"{FLOW}west->east.enabled = true\ntopics = -x.*, it's, $(reboot), a b\ngroups =\nreplication.factor = -1\n"
+    text += r"config.properties.exclude = follower\\.replication\\..*" + "\n"
     for commands in convert(read(text)).commands.values():
         for command in commands:
             parse(command.removeprefix("mirrorbook "))
@@ -174,10 +209,11 @@ ssl.endpoint.identification.algorithm =
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        ("replication.factor = 3", "mm2_replication_factor"),
-        ("east->west.replication.factor = 3", "mm2_replication_factor"),
-        ("sync.topic.configs.enabled = false", "mm2_settings_sync"),
-        ("config.properties.blacklist = a", "mm2_settings_sync"),
+        ("replication.factor = ${env:FACTOR}", "mm2_replication_factor"),
+        ("east->west.replication.factor = 0", "mm2_replication_factor"),
+        ("use.defaults.from = target", "mm2_settings_sync"),
+        (r"config.properties.exclude = message\\.timestamp\\.type", "mm2_setting_needed"),
+        ("config.properties.blacklist = (?!x).*", "mm2_expression"),
         ("refresh.topics.interval.seconds = 5", "mm2_interval"),
         ("topic.filter.class = com.example.F", "mm2_own_class"),
         ("east->west.transforms = route", "mm2_transformation"),

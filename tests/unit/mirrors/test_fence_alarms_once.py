@@ -53,6 +53,7 @@ class World:
             "wait_until_still": lambda *asked: {P: Offset(100)},
             "list_since_offsets": lambda *asked: {},
             "copy_announcement": lambda *asked: None,
+            "read_active_cluster": lambda *asked: None,
         }.items():
             monkeypatch.setattr(fence_watcher, name, stands_in)
         monkeypatch.setattr(watcher_heartbeat, "NonFencingWriter", lambda cluster: MemoryAside(self.log))

@@ -470,11 +470,11 @@ def test_by_its_file_too_a_fence_is_lifted_but_for_what_another_failover_keeps_c
     )
     file = tmp_path / "unfence-r.json"
     if told:
-        assert fence_manual_commands.lift_by_file(link.config, link.source, fence, file)
+        assert fence_manual_commands.lift_by_file(link.config, link.source, fence, file, lifted_by="test")
         assert topics_told(link) == ["a.b"]
     else:
         with pytest.raises(Refused, match="no answer from north: no answer"):
-            fence_manual_commands.lift_by_file(link.config, link.source, fence, file)
+            fence_manual_commands.lift_by_file(link.config, link.source, fence, file, lifted_by="test")
         assert not called(link)
         assert not file.exists()
     assert all(clusters == {EAST} for clusters in asked), "not the dead destination"

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mirror_core.cli import cluster as cluster_commands
@@ -14,10 +15,16 @@ from mirror_core.evidence.fence_file import FenceFile, fence_file_path, write_fe
 from mirror_core.evidence.signed_bundle import HEAD_FILE
 from mirror_core.kafka.config import load_config
 from mirror_core.mirrors import fence_manual_commands
+from mirror_core.mirrors.fence_manual_commands import TopicLogs
 from mirror_core.model.errors import Indeterminate, Unreachable
 from mirror_core.model.findings import Finding
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
+from mirror_core.model.run import RunKind, RunState
+from mirror_core.parity.salvage import MANIFEST
 from mirror_core.state.active_cluster import ActiveCluster
+from mirror_core.state.state_records import State
+from tests.support.mirror_views import RUN
 
 SUPERSEDED, PROMOTING = "orders-failover-afdf", "orders-failover-ab59"
 EAST, WEST = ClusterName("east"), ClusterName("west")
@@ -29,7 +36,15 @@ FENCE = FenceFile(
     destination=WEST,
     written_ms=1_000,
     topics=("orders",),
+    topic_ids={"orders": "id-then"},
 )
+
+
+@pytest.fixture(autouse=True)
+def logs_on_east(monkeypatch: pytest.MonkeyPatch) -> dict[str, TopicLogs]:
+    logs = {"orders": TopicLogs("id-then", 30)}
+    monkeypatch.setattr(fence_manual_commands, "_read_logs", lambda *_: logs)
+    return logs
 
 
 def announce(active: ClusterName) -> ActiveCluster:
@@ -121,3 +136,66 @@ def test_a_run_that_has_ended_tells_by_its_evidence_where_the_source_has_no_anno
         "active_was_announced", announced.active, run=announced.run, since_ms=announced.since_ms, mirror="orders"
     )
     assert told == list(map(str, [promotion, lost] if has_promoted else filter(None, [active])))
+
+
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [(RunState.RUNNING, {"abort"}), (RunState.ABORTING, {"resume"}), (RunState.DONE, set[str]()), (None, set[str]())],
+)
+def test_unfence_names_no_command_that_the_run_would_refuse(state: RunState | None, verbs: set[str]) -> None:
+    """None: the destination is silent, so nobody knows what became of the run."""
+    run = replace(RUN, id=SUPERSEDED, plan=replace(RUN.plan, mirror=FENCE.mirror), state=state or RunState.RUNNING)
+    ended_ms = 1 if run.state is RunState.DONE else None
+    known = None if state is None else State(runs={run.id: replace(run, ended_ms=ended_ms)})
+    preview = fence_manual_commands.LiftPreview(
+        present_denials=frozenset(), destination=known, promotion=None, warnings=()
+    )
+    done = "\n".join(cluster_commands._format_done(EAST, FENCE, preview))
+    assert {verb for verb in ("abort", "resume") if f"`mirrorbook failover {verb} orders`" in done} == verbs
+    assert ("`mirrorbook mirror describe orders`" in done) is (state is None)
+
+
+@pytest.mark.parametrize(
+    ("then", "logs", "told"),
+    [
+        ("id-then", TopicLogs("id-then", 30), None),
+        ("id-then", TopicLogs("id-now", 0), "had taken orders off east"),
+        ("id-then", TopicLogs(None, 0), "only west's disks have them"),
+        ("id-then", TopicLogs("id-now", 7), "east has 7 offsets of"),
+        ("id-then", TopicLogs("id-now", None), "east has an unknown part of"),
+        (None, TopicLogs("id-now", 0), "orders (0 offsets)"),
+    ],
+)
+def test_what_a_failback_has_taken_off_the_old_source_is_said_before_it_is_opened(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logs_on_east: dict[str, TopicLogs],
+    then: str | None,
+    logs: TopicLogs,
+    told: str | None,
+) -> None:
+    """`then`: the id of the topic that was mirrored. None: the file was written before it told."""
+    failback = replace(
+        FENCE,
+        run="orders-failback-1",
+        kind=RunKind.FAILBACK,
+        written_ms=2_000,
+        topic_ids={"orders": then} if then else {},
+    )
+    folder = tmp_path / "evidence" / f"run-{failback.run}"
+    (folder / "salvage").mkdir(parents=True)
+    saved = SalvagedPartition(
+        requested_range=ParityRange(partition=Partition("orders", 0), start=Offset(30), end=Offset(32)),
+        log_start=Offset(0),
+        records=2,
+    )
+    (folder / "salvage" / MANIFEST).write_bytes(msgspec.json.encode([saved]))
+    write_fence_file(fence_file_path(folder, failback.run), failback, "advice")
+    logs_on_east["orders"] = logs
+    said = explain_silence(tmp_path, monkeypatch, announce(WEST))
+    config = load_config(tmp_path / "mirrorbook.yaml")
+    path = fence_file_path(folder, failback.run)
+    [*findings] = fence_manual_commands.explain_emptied(config, [(path, failback)])
+    assert [str(f) in said for f in findings] == [True] * (told is not None)
+    assert (told or "Is west lost for good?") in said
+    assert (f"what only east had is saved in {folder / 'salvage'} (2 records)" in said) is bool(then and told)

@@ -54,8 +54,15 @@ def find_uses() -> Iterator[tuple[str, str, frozenset[str]]]:
 USES: Final = tuple(find_uses())
 
 
+def expand_source(code: str) -> str:
+    environment, source = create_environment(), load_catalogue()[code]
+    included = jinja2.meta.find_referenced_templates(environment.parse(source))
+    assert environment.loader is not None
+    return source + "".join(environment.loader.get_source(environment, str(name))[0] for name in included)
+
+
 def find_variables(code: str) -> frozenset[str]:
-    syntax_tree = create_environment().parse(load_catalogue()[code] + load_remedies().get(code, ""))
+    syntax_tree = create_environment().parse(expand_source(code) + load_remedies().get(code, ""))
     return frozenset(jinja2.meta.find_undeclared_variables(syntax_tree)) - {"subject"}
 
 
@@ -66,7 +73,7 @@ def build_example(code: str, **changes: object) -> Finding:
 
 def list_sentences(code: str) -> list[str]:
     """With all values; and with none of those that a sentence can do without."""
-    conditions = {name for found in _CONDITION.findall(load_catalogue()[code]) for name in re.findall(r"\w+", found)}
+    conditions = {name for found in _CONDITION.findall(expand_source(code)) for name in re.findall(r"\w+", found)}
     optional = {name: type(EXAMPLES[name])() for name in conditions & find_variables(code)}
     examples = [build_example(code, **changes) for changes in ({}, optional)]
     remedies = [f"remedy: {remedy}" for remedy in map(format_remedy, examples) if remedy]

@@ -22,7 +22,7 @@ from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
 from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
 from mirror_core.model.figures import FigureKey
-from mirror_core.model.findings import Finding
+from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.mirror import (
@@ -119,6 +119,19 @@ def test_an_old_look_is_an_alarm_and_its_figures_are_gone() -> None:
     assert "777" not in shown(view)
 
 
+def test_an_old_source_that_is_not_fenced_is_the_first_alarm_and_the_first_card() -> None:
+    values = {"taken": 7, "lost": 3, "unmeasured": (), "reason": None, "can_fence": True, "run_kind": ""}
+    returned = Finding("old_source_unfenced_answers", "west", mirror=f"{NAME}-back", **values)
+    view = page(replace(seen(row(0)), returned=returned), judged())
+    text = f"{returned}: {format_remedy(returned)}"
+    assert f"mirrorbook mirror watch {NAME}-back --once" in text
+    assert view.alarms[0] == text
+    assert (view.cards[0].value, view.cards[0].tone, view.cards[0].lines[0]) == ("WEST IS NOT FENCED", "bad", text)
+    old = page(replace(seen(row(0), at_ms=NOW - 60_000), returned=returned), judged())
+    assert text not in old.alarms
+    assert old.cards[0].value != "WEST IS NOT FENCED"
+
+
 def test_a_look_of_just_now_is_no_alarm() -> None:
     view = page(seen(row(0)), judged())
 
@@ -209,13 +222,18 @@ def test_readiness_has_the_cores_reasons() -> None:
 
     assert (card.value, card.tone) == ("NOT READY", "bad")
     assert "somebody else writes" in card.lines
-    assert page(seen(row(0)), judged(warnings=("slow",))).cards[0].value == "READY, 1 warning(s)"
+    assert page(seen(row(0)), judged(warnings=("slow",))).cards[0].value == "READY, 1 warning"
+    failed = Finding("partitions_failed", "m", count=1, lost=7, unknown=0, failures=["a-1 (damaged)"], more=0)
+    deleted = Finding("deleted_early", "west", source="east", listed="a-0 [0, 60)")
+    for loss in (failed, deleted):
+        losing = replace(judged(), decision=PlanDecision(plan(warnings=(loss,)), ()))
+        assert page(seen(row(0)), losing).cards[0].value == "NOT READY", "these records are lost by a planned one, too"
 
 
 def test_a_mirror_that_was_never_drilled_nor_compared_is_not_green() -> None:
     never = replace(judged(), points=tuple(find_recorded_points(NAME, told().state, NOW)))
     card = page(seen(row(0)), never).cards[0]
-    assert (card.value, card.tone) == ("READY, 3 warning(s)", "warn")
+    assert (card.value, card.tone) == ("READY, 3 warnings", "warn")
     assert format_sentence("no_drill_has_come_through_yet") in card.lines
 
 
@@ -232,14 +250,14 @@ def test_readiness_says_what_an_unplanned_failover_would_be_and_of_each_group_wh
 
     groups = {"g": GroupReadAgain(most=1_204, now=12), "new": GroupReadAgain(most=None, now=None)}
     lines, rows = said(UnplannedForecast(refused=(), missing=3, groups=groups), "no leader for t-0")
-    words = "at most 1,204 offset(s), by 1 group(s); unknown of 1 group(s)"
+    words = "at most 1,204 offsets, by 1 group; unknown of 1 group"
     assert f"without the source: possible; read again: {words}" in lines
     assert rows == [
         ["new", "read again as of the last sync: unknown", "unknown"],
         [
             "g",
             "read again after the final sync: 0 offsets",
-            "at most 1,204 offset(s); by what it has committed on the source: 12",
+            format_sentence("group_reads_again", "1,204", 12),
         ],
     ]
     lines, rows = said(

@@ -35,7 +35,7 @@ def line(
     ("judgement", "value", "tone", "first"),
     [
         (judged(), "READY", "good", "without the source: unknown"),
-        (judged(warnings=("late", "old")), "READY, 2 warning(s)", "warn", "late"),
+        (judged(warnings=("late", "old")), "READY, 2 warnings", "warn", "late"),
         (judged("2 partitions FAILED", "late"), "NOT READY", "bad", "2 partitions FAILED"),
         (judged(at_ms=NOW - 121_000), "UNKNOWN", "unknown", "looked at 121.0 s ago"),
         (None, "LOOKING …", "unknown", "not looked at yet"),

@@ -6,22 +6,25 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from mirror_core.decide.parity_result import ParityRow
-from mirror_core.decide.parity_spans import ParitySpan, cut_spans
+from mirror_core.decide.parity_spans import SPAN_BYTES, ParitySpan, cut_spans
 from mirror_core.decide.verification import VerificationBasis
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.evidence.parity_report import to_columns
 from mirror_core.evidence.table_schemas import PARITY_ROWS
 from mirror_core.model.names import ClusterIdentity, ClusterName, MirrorName
+from mirror_core.parity import parity_table
 from mirror_core.parity.parity_plan import PLAN_FORMAT, ParityPlan, StoredBasis, encode_plan
-from mirror_core.parity.parity_table import format_table_folder, read_parity_rows
+from mirror_core.parity.parity_table import SpanTask, format_table_folder, read_parity_rows, write_rows_locally
 from tests.support.parity_rows import SIZE, chunk, ends, wanted
 
 PARTITIONS: Final = 10
@@ -97,6 +100,24 @@ def test_of_a_chunk_that_was_read_twice_the_difference_counts(tmp_path: Path) ->
     assert of_span[0].undecided
     assert sum(row.end - row.start for row in of_span) == CHUNKS_PER_SPAN * SIZE, "no offset twice"
     assert sum(row.end - row.start for row in read) == 2 * CHUNKS_PER_SPAN * SIZE
+
+
+@pytest.mark.parametrize(("spans", "shared_by"), [(1, 1), (3, 3), (9, 4)])
+def test_spans_that_are_compared_at_once_share_the_throttle(
+    spans: int, shared_by: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan = plan_of(spans * CHUNKS_PER_SPAN, partitions=1)
+    large = tuple(replace(span, size_bytes=SPAN_BYTES) for span in plan.spans)
+    plan = msgspec.structs.replace(plan, spans=large, throttle=36_000)
+    throttles = list[int | None]()
+
+    def compare(task: SpanTask) -> pa.RecordBatch:
+        throttles.append(task.comparison.throttle)
+        return pa.RecordBatch.from_pylist([], schema=PARITY_ROWS.schema)
+
+    monkeypatch.setattr(parity_table, "compare_spans", compare)
+    assert write_rows_locally(plan, LocalFolder(tmp_path), threads=4) == list(large)
+    assert throttles == [36_000 // shared_by] * spans
 
 
 READ = """

@@ -51,8 +51,9 @@ def conductor(monkeypatch: pytest.MonkeyPatch, run: Run, *begun: str) -> Failbac
 @pytest.mark.parametrize("begun", [(), ("salvage",)])
 def test_a_failback_of_yesterday_takes_no_log_back_unasked(monkeypatch: pytest.MonkeyPatch, begun: tuple[str]) -> None:
     by = conductor(monkeypatch, HOME, *begun)
-    with pytest.raises(Refused, match=format_sentence("failback_takes_logs_back")):
+    with pytest.raises(Refused, match=format_sentence("failback_takes_logs_back")) as refused:
         by.refuse_expired(HOME.id, ())
+    assert refused.value.reason_code == "approval_expired"
     by.refuse_expired(HOME.id, (Approval(id="b", name="ben", at_ms=now_ms()),))
     asked = list[str]()
 

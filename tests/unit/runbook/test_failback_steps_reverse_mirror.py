@@ -69,12 +69,17 @@ def steps_of(world: World) -> Iterator[FailbackSteps]:
             ("read_complete_state", read),
             ("ensure_state_topic", lambda client: None),
             ("find_existing_topics", lambda client, names: topics),
+            (
+                "list_available_offsets",
+                lambda client, partitions, _: SimpleNamespace(offsets=dict.fromkeys(partitions, 7)),
+            ),
             ("reset_group_offsets", lambda *_: 0),
             ("require_source_times", lambda *_: None),
             ("choose_reverse_gap_method", lambda mirror, link: mirror.gaps),
             ("sync_mirror", synced),
         ):
             patch.setattr(failback_steps, name, double)
+        patch.setattr(FailbackSteps, "save_missing_beginnings", lambda steps, old: {})  # these logs have none
         yield FailbackSteps(route.there, cast("Any", None), cast("Any", west), journal_of(FAILBACK))
 
 

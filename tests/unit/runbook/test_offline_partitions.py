@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.cli import failover as cli
 from mirror_core.decide.failover_plan import decide_failover, list_new_reasons
 from mirror_core.decide.failover_scope import LEFT_BEHIND_FACT, FailoverScope, TopicScope, build_scope, drain_led_again
 from mirror_core.decide.forecast_accuracy import count_lost_planned
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.kafka.log_offsets import OffsetPoint
-from mirror_core.model.errors import BadRequest, MirrorError, Refused
+from mirror_core.model.errors import MirrorError, Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Lease
@@ -141,12 +140,16 @@ def test_a_word_is_for_those_that_were_approved(left: MirrorSnapshot) -> None:
     assert (reason.code, reason.values["partitions"]) == ("source_offline", ("orders-2",))
 
 
-def test_an_unplanned_failover_knows_no_word(left: MirrorSnapshot) -> None:
-    lost = decide_failover(replace(left, mode=RunMode.UNPLANNED))
-    assert lost.scope.left_behind == ()
-    assert not [fact for fact in lost.plan.bound_facts if fact.name == LEFT_BEHIND_FACT]
-    with pytest.raises(BadRequest, match="planned failover"):
-        cli._refuse_leave_behind(RunMode.UNPLANNED, leave_behind=True)
+def test_an_unplanned_failover_leaves_behind_what_was_never_copied_in_full(left: MirrorSnapshot) -> None:
+    lost = replace(left, mode=RunMode.UNPLANNED)
+    [reason] = decide_failover(replace(lost, left_behind=frozenset())).reasons
+    assert (reason.code, reason.values["partitions"]) == ("copy_never_complete", ("orders-1 (15 of 22)",))
+    decision = decide_failover(lost)
+    assert decision.reasons == ()
+    assert decision.plan.warnings[0].code == "copy_never_complete", "the gravest first"
+    assert [fact.name for fact in decision.plan.bound_facts if fact.name == LEFT_BEHIND_FACT]
+    assert decision.scope.left_behind == (), "nothing is drained, so nothing can be drained after all"
+    assert decide_failover(replace(lost, is_drained=True, left_behind=frozenset())).reasons == ()
 
 
 def test_what_has_a_leader_again_is_drained_like_the_others() -> None:

@@ -30,6 +30,7 @@ from mirror_core.sync.fence_acls import VerifiedFence
 from tests.support import offline_partitions
 from tests.support.cluster_names import LINK
 from tests.support.failover_views import DST, P0, P1, SRC, reasons_of, source_of, status
+from tests.support.mirror_views import HOLDER
 from tests.support.offline_partitions import led, there
 from tests.support.sentences import format_sentence
 
@@ -186,7 +187,7 @@ def test_what_is_cleaned_by_key_is_in_doubt_unless_it_was_compared_a_moment_ago(
 def test_a_destination_that_is_ahead_of_what_came_back_promotes_it_as_it_is(left: MirrorSnapshot) -> None:
     back = replace(
         left,
-        active_run="run-1",
+        active_run=HOLDER,
         source=replace(source_of(left), offline_partitions=(), stable_ends={P0: Offset(10), P1: Offset(12)}),
     )
     assert list_new_reasons(back, source_seen=True) == ()
@@ -202,7 +203,7 @@ def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_co
     failed = replace(left.statuses[P1], state=PartitionState.FAILED, reason="why", kind=kind)
     now = replace(
         left,
-        active_run="run-1",
+        active_run=HOLDER,
         statuses={**left.statuses, P1: failed},
         source=replace(source_of(left), offline_partitions=()),
     )
@@ -216,7 +217,7 @@ def test_one_that_has_failed_behind_the_fence_is_promoted_as_it_is_unless_the_co
 def test_a_slow_leader_on_the_destination_forbids_the_plan_and_does_not_end_the_run(left: MirrorSnapshot) -> None:
     slow = replace(left, destination=replace(there(left), positions={P0: Offset(10)}))
     assert "their log ends on west are not known" in reasons_of(slow)
-    assert list_new_reasons(replace(slow, active_run="run-1"), source_seen=True) == ()
+    assert list_new_reasons(replace(slow, active_run=HOLDER), source_seen=True) == ()
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ def test_a_log_end_that_nobody_knows_who_wrote_is_no_lmo(
         "fence_old_tasks": lambda *a: SimpleNamespace(is_certain=True, uncertainty=""),
         "deny_offset_commits": lambda *a: "none",
         "find_foreign_writes": lambda *a: {WELL: Offset(9), SHORT: None},
+        "list_known_offsets": lambda *a: {},
     }.items():
         monkeypatch.setattr(unplanned_steps, name, made)
     monkeypatch.setattr(UnplannedSteps, "hold_lease", lambda *a: nullcontext(no_lease))
@@ -203,20 +204,26 @@ def test_groups_resume_before_the_first_offset_that_is_not_the_sources(
     west: West, steps: UnplannedSteps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = PartitionOffsets.from_mapping({WELL: Offset(90)})
-    settled = SettleResult(positions=NO_OFFSETS, foreign_starts=starts)
+    doubtful = PartitionOffsets.from_mapping({SHORT: Offset(200)})
+    settled = SettleResult(positions=NO_OFFSETS, foreign_starts=starts, doubtful_ends=doubtful)
     steps.journal.save_checkpoint("settle", settled)
     agreed = list[Mapping[Partition, Offset]]()
 
     def clamp(
-        link: object, topics: object, safe: object, own: object, ends: Mapping[Partition, Offset]
+        link: object,
+        topics: object,
+        safe: object,
+        own: object,
+        ends: Mapping[Partition, Offset],
+        doubtful_from: Mapping[Partition, Offset],
     ) -> list[DriftRow]:
-        agreed.append(ends)
+        agreed.extend((ends, doubtful_from))
         return []
 
     monkeypatch.setattr(unplanned_steps, "find_agreed_ends", lambda *a: {WELL: Offset(80), SHORT: Offset(150)})
     monkeypatch.setattr(unplanned_steps, "clamp_groups", clamp)
     steps.final_offsets()
-    assert agreed == [{WELL: 80, SHORT: 150}]
+    assert agreed == [{WELL: 80, SHORT: 150}, {SHORT: 0}]
 
 
 def test_what_is_written_later_is_somebodys_doing(west: West, steps: UnplannedSteps) -> None:
@@ -408,3 +415,17 @@ def test_of_other_records_only_the_mirrors_own_offsets_are_taken_back(
         {"g": {WELL: (Offset(4), "")}},
         {"g": {WELL: (Offset(4), ""), SHORT: (Offset(4), "")}},
     ]
+
+
+def test_an_offset_of_the_mirrors_own_where_anybody_may_have_written_is_named(
+    clamped_commits: list[object], tmp_path: Path
+) -> None:
+    own = OwnGroupOffsets(
+        mirror=MirrorName("orders"),
+        group="g",
+        offsets=PartitionOffsets.from_mapping({WELL: Offset(9), SHORT: Offset(7)}),
+    )
+    doubtful_from = {WELL: Offset(9), SHORT: Offset(5)}
+    rows = failover_offsets.clamp_groups(linked(tmp_path), ["orders"], {}, [own], doubtful_from=doubtful_from)
+    assert clamped_commits == [{}]
+    assert {row.subject: row.action for row in rows} == {f"g {WELL}": SyncAction.EQUAL, f"g {SHORT}": SyncAction.SKIP}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.decide.forecast_accuracy import ForecastKey, list_forecast_rows
 from mirror_core.decide.steps import WriteLocation
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.model.errors import Unreachable
@@ -14,16 +15,21 @@ from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, Parti
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import PlanStep, Run, RunKind, RunMode, RunState, StepRecord, StepState
+from mirror_core.model.run_checkpoints import Checkpoint
 from mirror_core.runbook import run_outcome
 from mirror_core.runbook.run_outcome import (
+    count_lost_behind_fence,
+    explain_unread_home,
     explain_unseen_home,
     find_recorded_access,
     read_mirror_status,
+    read_run_outcome,
     read_run_result,
 )
 from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.state_records import State
 from tests.support.cluster_names import LINK
+from tests.support.loss_views import status
 from tests.support.mirror_views import MIRROR, RUN
 from tests.support.sentences import format_sentence
 
@@ -68,6 +74,22 @@ def answers(monkeypatch: pytest.MonkeyPatch, east: State | None, west: State | N
         return found
 
     monkeypatch.setattr(run_outcome, "read_state", read)
+    monkeypatch.setattr(run_outcome, "is_source_answering", lambda link: link.source.name != "east" or east is not None)
+    monkeypatch.setattr(run_outcome, "may_be_fenced", lambda config, name: False)
+    monkeypatch.setattr(run_outcome, "_has_denials", lambda link, topics: None)
+
+
+def test_what_a_step_of_another_version_kept_hides_no_error_of_a_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run("m-failover-1", RunKind.FAILOVER, RunState.RUNNING, 1)
+    west = a_state(MIRROR, run)
+    partition = Partition("a", 0)
+    west.partitions[MIRROR.name] = {partition: status(partition, "cut")}
+    west.checkpoints[run.id, "begin", "FailoverScope"] = Checkpoint(
+        run=run.id, step="begin", kind="FailoverScope", version=0, value="{}"
+    )
+    answers(monkeypatch, State(), west)
+    [line] = read_run_outcome(HERE, run)
+    assert "is of version 0" in line
 
 
 def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,10 +98,10 @@ def test_a_rejected_first_failover_leaves_applications_where_they_were(monkeypat
     assert line == format_sentence("nothing_begun", "east", "west")
 
 
-def test_of_a_stopped_mirror_without_a_run_nobody_knows_who_writes_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_applications_of_a_stopped_mirror_without_a_run_never_left_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, State(), a_state(replace(MIRROR, desired=DesiredState.STOPPED)))
     (line,) = read_mirror_status(HERE, None)
-    assert line == format_sentence("nothing_begun_mirror_stopped")
+    assert line == format_sentence("nothing_begun_mirror_stopped", "east")
 
 
 def test_a_rejected_run_is_closed_by_what_the_newest_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +191,7 @@ def test_a_list_of_mirrors_says_where_applications_write_by_the_records_alone() 
     assert recorded(None, a_state(MIRROR, moving)) == (WriteLocation.SOURCE, "east")
     assert recorded(None, a_state(MIRROR, moving, done=("prove", "fence"))) == (WriteLocation.NOWHERE, None)
     assert recorded(None, a_state(stopped, moved)) == (WriteLocation.DESTINATION, "west")
-    assert recorded(None, a_state(stopped)) == (None, None), "stopped, and no failover is recorded"
+    assert recorded(None, a_state(stopped)) == (WriteLocation.SOURCE, "east"), "not started yet"
     assert recorded(State(), None) is None
 
 
@@ -199,7 +221,7 @@ def test_a_silent_home_is_told_by_the_announcement_that_the_way_home_can_read(an
         generation=3,
     )
     finding = explain_unseen_home(BACK, announcement if announced else None)
-    assert (finding.subject, finding.values["destination"]) == ("m", "west")
+    assert (finding.subject, finding.values["source"], finding.values["destination"]) == ("m", "east", "west")
     assert (finding.values["active"], finding.values["run"]) == (("west", "m-failover-2") if announced else ("", ""))
 
 
@@ -233,3 +255,25 @@ def test_what_the_watcher_has_found_behind_the_fence_is_the_loss_of_its_run(fenc
     assert result is not None
     assert result.loss is not None
     assert (result.loss.offsets, result.loss.taken_since) == (lost, 63 if lost else 0)
+    rows = list_forecast_rows(count_lost_behind_fence(state, state.runs[run.id]), ())
+    assert [row.counted for row in rows if row.key is ForecastKey.LOST_OFFSETS] == [lost], "as in the run's result"
+
+
+@pytest.mark.parametrize(
+    ("is_silent", "has_file", "is_fenced", "said"),
+    [
+        (True, True, None, ["NOBODY CAN WRITE m", "unfence, for m-back"]),
+        (True, False, True, ["NOBODY CAN WRITE m"]),
+        (True, False, False, ["west is not fenced for failover m-back"]),
+        (True, False, None, []),
+        (False, True, True, []),
+    ],
+)
+def test_a_failback_whose_old_source_is_silent_says_whether_applications_can_write(
+    monkeypatch: pytest.MonkeyPatch, is_silent: bool, has_file: bool, is_fenced: bool | None, said: list[str]
+) -> None:
+    answers(monkeypatch, None if is_silent else State(), State())
+    monkeypatch.setattr(run_outcome, "may_be_fenced", lambda config, name: has_file)
+    monkeypatch.setattr(run_outcome, "_has_denials", lambda link, topics: is_fenced)
+    monkeypatch.setattr(run_outcome, "list_ways_past_fences", lambda config, name: [f"unfence, for {name}"])
+    assert [line.split(":")[0] for line in explain_unread_home(HERE, a_state(MIRROR))] == said

@@ -71,7 +71,10 @@ def shop(
         if run_id in conducted:
             raise Refused(title, [f"it is conducted by {run_id}'s"], "run_conducted")
 
-    one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse)
+    def refuse_unfinished(run_id: str) -> None:
+        raise Refused(f"run {run_id}", ["it is RUNNING"], "run_not_done")
+
+    one: Any = SimpleNamespace(started_by="airflow", refuse_conducted=refuse, refuse_unfinished=refuse_unfinished)
     several = SetFailover(MirrorSet("shop", (A, B)), {A: one, B: one}, print_line=print)
     runs = {A: replace(RUN, id="a-1", conducted_by="ann"), B: replace(RUN, id="b-1", conducted_by="airflow")}
     runs = {name: replace(run, ended_ms=1) if name == ended else run for name, run in runs.items()}
@@ -86,7 +89,7 @@ def test_a_set_is_not_gone_on_with_by_airflow_while_a_person_conducts_one_of_its
 ) -> None:
     """As one that has lost it: its teardown leaves all of them alone."""
     several, asked = shop(monkeypatch, ["a-1", "b-1"])
-    with pytest.raises(LostOwnership, match=r"a: run a-1 of set shop:\s+- it is conducted by a-1's"):
+    with pytest.raises(LostOwnership, match=r"a: failover of set shop, run a-1:\s+- it is conducted by a-1's"):
         several.refuse_taken_over("shop-1")
     assert [run for run, _ in asked] == ["a-1"]
 
@@ -106,6 +109,13 @@ def test_by_a_command_it_is_not_gone_on_with_while_anybody_conducts_one_of_them(
     several, asked = shop(monkeypatch, [], ended="a")
     several.refuse_conducted("shop-1", quietly=True)
     assert asked == [("b-1", {"take_over": False, "quietly": True})]
+
+
+def test_all_that_have_not_ended_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    several, _ = shop(monkeypatch, [])
+    with pytest.raises(Refused) as refused:
+        several.refuse_unfinished("shop-1")
+    assert refused.value.reasons == ("run a-1: it is RUNNING", "run b-1: it is RUNNING")
 
 
 class Asked(Exception):
@@ -289,6 +299,32 @@ def test_a_destination_that_stops_answering_hides_no_other_mirror(
     assert "a-1 was asked" in page
     assert aborted == ([] if is_ready else ["a-1"]), "the other one is not waited for, nor is the silent one known"
     assert ("b: not given up: cluster away is silent" in str(failed.value)) is not is_ready
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+def test_a_set_of_which_one_was_aborted_is_given_up_and_the_way_to_begin_anew_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, aborts: bool
+) -> None:
+    state = State()
+    for name, run_state in ((A, RunState.ABORTED), (B, RunState.RUNNING)):
+        ended_ms = 5 if run_state is RunState.ABORTED else None
+        run = replace(RUN, id=f"{name}-1", plan=replace(RUN.plan, mirror=name), set_run="shop-1-ab")
+        state.put(replace(run, state=run_state, ended_ms=ended_ms))
+
+    def abort(run_id: str, *, only_mine: bool) -> Run:
+        if not aborts:
+            raise Unreachable("its source is silent")
+        state.put(aborted := replace(state.runs[run_id], state=RunState.ABORTED, ended_ms=6))
+        return aborted
+
+    monkeypatch.setattr(set_conductor, "read_state", lambda cluster, **options: state)
+    monkeypatch.setattr(set_conductor, "read_mirror_status", lambda link, run_id: ())
+    services = SimpleNamespace(evidence_dir=tmp_path)
+    member: Any = SimpleNamespace(link=LINK, services=services, abort=abort)
+    several = SetFailover(MirrorSet("shop", (A, B)), {A: member, B: member}, print_line=lambda line: None)
+    with pytest.raises(SetFailed) as failed:
+        several.finish("shop-1-ab")
+    assert ("`mirrorbook failover run-set shop`" in str(failed.value)) is aborts
 
 
 def test_a_mirror_that_led_home_is_not_brought_home_itself(monkeypatch: pytest.MonkeyPatch) -> None:

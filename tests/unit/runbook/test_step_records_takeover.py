@@ -248,7 +248,8 @@ def test_what_needs_no_file_to_be_lifted_by_needs_no_room_for_it(tmp_path: Path)
     """With a source that is lost, the fence is worth more than its file; one that stands already has had its file."""
     (tmp_path / "full").write_text("no folder")
     acts = cast("Any", SimpleNamespace(
-        services=SimpleNamespace(evidence_dir=tmp_path / "full"), journal=journal_of(RUN.id), link=LINK
+        services=SimpleNamespace(evidence_dir=tmp_path / "full"), journal=journal_of(RUN.id), link=LINK,
+        statuses=dict,
     ))  # fmt: skip
     lift = LiftFile(acts, needed=False)
     lift([build_denial("orders")])
@@ -264,7 +265,7 @@ def test_nobody_is_told_in_a_failback_to_open_a_cluster_whose_copy_is_half_made(
     printed = list[str]()
     acts = cast("Any", SimpleNamespace(
         services=SimpleNamespace(evidence_dir=tmp_path), journal=journal_of(RUN.id), link=LINK,
-        print_line=printed.append,
+        print_line=printed.append, statuses=dict,
     ))  # fmt: skip
     lift = LiftFile(acts, prints_command=prints_command)
     lift([build_denial("orders")])

@@ -38,7 +38,7 @@ from mirror_core.model.timing import SCALE_VARIABLE
 from mirror_core.runbook.hook_calls import await_health, warn_unusable_hooks
 from mirror_core.runbook.step_records import HookCall, HookCalls
 from mirror_core.runbook.switch import SWITCH_STEP, hook_arguments, run_hooks
-from mirror_core.state.active_cluster import ActiveCluster
+from mirror_core.state.active_cluster import ActiveCluster, FenceLift
 from mirror_core.state.journal import Journal
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link
 from mirror_core.state.state_records import StateRecord, Tombstone
@@ -192,8 +192,8 @@ def test_what_a_plan_shows_of_a_hook_holds_nothing_that_may_be_secret(tmp_path: 
     link = configured(tmp_path, {"name": "h", "http": http}, command)
     hooks = link.config.hooks(link.mirror.name)
     assert [hook.description for hook in hooks] == [
-        "HTTP POST to gw, at most 4 time(s), 30 s each",
-        "command dns, at most 2 time(s), 5 s each",
+        "HTTP POST to gw, at most 4 times, 30 s each",
+        "command dns, at most 2 times, 5 s each",
     ]
     assert SECRET not in repr(hooks)
 
@@ -293,7 +293,8 @@ def test_what_readers_of_the_active_topic_learn_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "operate" / "moving-applications.md").read_text(encoding="utf-8")
     section = page.split("## Follow a topic")[1].split("```python")[0]
     value = section.split("Value: JSON with ")[1].split(". No record")[0]
-    fields = {field.name for field in dataclasses.fields(ActiveCluster)} - {"mirror"}  # the key
+    fields = {field.name for part in (ActiveCluster, FenceLift) for field in dataclasses.fields(part)}
+    fields -= {"mirror"}  # the key
     assert {*re.findall(r"`(\w+)`", value)} == fields
     assert "sees that of **all** mirrors of both clusters, whichever topics they may read" in section
 

@@ -148,7 +148,7 @@ def test_by_a_file_of_a_cluster_that_has_another_name_now_nothing_is_opened_that
         topics=TOPICS,
         command=True,
     )
-    fence_manual_commands.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json")
+    fence_manual_commands.lift_by_file(link.config, link.source, fence, tmp_path / "unfence-r.json", lifted_by="test")
     assert topics_told(link) == ["a.b"]
 
 

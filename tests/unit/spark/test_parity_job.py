@@ -1,7 +1,9 @@
-"""A comparison whose Spark dies before its first job."""
+"""What a comparison on Spark does before its first job."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,3 +40,10 @@ def test_a_spark_that_is_gone_when_slots_are_counted_is_a_fault_with_its_reason(
     monkeypatch.setattr(parity_job, "wait_for_task_slots", count)
     with pytest.raises(RemoteFault, match=r"^comparison: Spark gave up before it began: .*no JVM"):
         count_slots()
+
+
+def test_neither_driver_nor_workers_import_what_takes_long() -> None:
+    imports = "import sys, mirror_core.spark.parity_job, mirror_core.spark.executor_tasks"
+    code = f"{imports}; print([name for name in ('pandas', 'pyarrow.dataset') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -60,7 +60,7 @@ def test_commands_have_the_limits_of_hooks(tmp_path: Path) -> None:
         60,
         1,
     )
-    assert found.ruling.fence_command.description == "command /bin/close, at most 2 time(s), 60 s each"
+    assert found.ruling.fence_command.description == "command /bin/close, at most 2 times, 60 s each"
     assert found.ruling.unfence_command is not None
     assert found.ruling.unfence_command.timeout_s == 30
 

@@ -20,6 +20,7 @@ from mirror_core.kafka.topics import (
     _MAX_CHANGES_PER_REQUEST,
     NEW_TOPIC_WAIT_S,
     NewTopic,
+    TopicConfigs,
     _count_changes,
     _split_into_requests,
     create_partitions,
@@ -34,6 +35,7 @@ from mirror_core.rights.acl_rules import SortedNames, covers
 from mirror_core.sync import mirror_topics
 from mirror_core.sync.mirror_topics import create_missing_topics
 from mirror_core.sync.topic_errors import run_for_each_topic
+from tests.support.mirror_views import MIRROR
 
 names = st.text(alphabet="ab*.", max_size=4)
 
@@ -71,7 +73,7 @@ def walks(number: int) -> int:
         )
         for p in (Partition(name, 0) for name in views)
     )
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"), source=SimpleNamespace(name="east"))
+    link: Any = SimpleNamespace(mirror=MIRROR, source=SimpleNamespace(name="east"))
     state: Any = SimpleNamespace(partitions={"m": statuses})
     cluster: Any = SimpleNamespace(
         name="west",
@@ -97,7 +99,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
 
     def told(client: Any, names: list[str], of: int) -> tuple[dict[str, Any], dict[str, Any]]:
         counts.append(of)
-        return {name: SimpleNamespace(overrides={}, effective={}) for name in names}, {}
+        return {name: TopicConfigs(overrides={}, effective={}) for name in names}, {}
 
     monkeypatch.setattr(mirror_topics, "describe_visible_configs", told)
     monkeypatch.setattr(mirror_topics, "list_known_settings", lambda *asked: frozenset())
@@ -110,7 +112,7 @@ def test_a_part_that_is_looked_at_again_is_known_to_be_a_part(monkeypatch: pytes
         return SimpleNamespace(topics={name: there[name] for name in names if name in there}, denied=frozenset())
 
     cluster: Any = SimpleNamespace(name="west", timeout_s=1.0, metadata=metadata, brokers=lambda: (1,))
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    link: Any = SimpleNamespace(mirror=MIRROR)
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     monkeypatch.setattr(
         mirror_topics, "TopicConflicts", lambda *asked: SimpleNamespace(find_conflict=lambda there: None)

@@ -24,7 +24,9 @@ from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.step_records import RecreatedTopic
 from mirror_core.state.state_records import State
 from mirror_core.sync import mirror_topics as placing
-from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics, list_hidden_rows
+from mirror_core.sync.mirror_sync import list_hidden_rows
+from mirror_core.sync.mirror_topics import TopicPlacement, create_missing_topics
+from tests.support.mirror_views import MIRROR
 from tests.support.sentences import format_sentence
 
 SEEN = {name: TopicMetadata(name, f"id-{name}", False, {0: Leader(1, 0)}, 1, 1) for name in ("orders", "paid")}
@@ -157,7 +159,7 @@ def test_a_topic_that_is_not_listed_any_more_is_gone_or_denied_and_then_tried_ag
         "_fetch_known_offsets",
         lambda client, wanted, point, topics=None: dict.fromkeys(wanted, Offset(0)),
     )
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m", failback_run="r"))
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m", failback_run="r", paused_topics=()))
     state: Any = SimpleNamespace(mirrors={}, partitions={"m": known}, active_run=lambda name: None)
     planner = Planner(link, source, cluster())
     assert not planner.plan(state, all_ends=False).failed, "metadata may lag behind"
@@ -196,7 +198,7 @@ def test_a_topic_that_may_not_be_seen_on_the_destination_is_not_created_and_hold
 
     monkeypatch.setattr(placing, "create_topics", create)
     monkeypatch.setattr("mirror_core.sync.mirror_topics.refuse_topics_in_circles", lambda link, names: {})
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name="m"))
+    link: Any = SimpleNamespace(mirror=MIRROR)
     state: Any = SimpleNamespace(partitions={}, mirrors={})
     placement = create_missing_topics(link, state, cluster(), cluster(["orders"], there=["orders"]), SEEN)
     assert made == ["paid"]
