@@ -31,7 +31,7 @@ from mirror_core.kafka.topic_existence import (
 from mirror_core.kafka.topics import delete_records
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import FailureKind, HeldDeletion, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, HeldDeletion, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import VerifiedEnd
 from mirror_core.model.task_messages import (
@@ -63,6 +63,7 @@ def select_retries(
     at_ms: int,
     *,
     is_held: bool,
+    paused_topics: Collection[str],
 ) -> dict[Partition, PartitionStatus | None]:
     """FAILED partitions that are due, as they restart; None: as if never seen, since nothing was copied.
 
@@ -73,7 +74,8 @@ def select_retries(
         return {}
     open_topics = {p.topic for p, status in statuses.items() if status.state in copied_states}
     chosen, trial_topics = dict[Partition, PartitionStatus | None](), set[str]()
-    for partition in sorted(p for p, status in statuses.items() if _is_retry_due(status, at_ms)):
+    due = (p for p, status in statuses.items() if p.topic not in paused_topics and _is_retry_due(status, at_ms))
+    for partition in sorted(due):
         is_obstructed = _is_obstructed(statuses[partition])
         if is_obstructed or partition.topic in open_topics or partition.topic not in trial_topics:
             chosen[partition] = reset_failed(statuses[partition])
@@ -81,8 +83,9 @@ def select_retries(
     return chosen
 
 
-def format_failure_reason(status: PartitionStatus) -> str | None:
-    if status.state is not PartitionState.FAILED or status.retry_at_ms is None:
+def format_failure_reason(status: PartitionStatus, mirror: Mirror) -> str | None:
+    is_copied = mirror.desired is DesiredState.STARTED and status.partition.topic not in mirror.paused_topics
+    if status.state is not PartitionState.FAILED or status.retry_at_ms is None or not is_copied:
         return status.reason
     return f"{status.reason}. The data plane tries again: {format_time(status.retry_at_ms)}"
 
@@ -174,7 +177,9 @@ class Planner:
         recorded = {p: status for p, status in all_recorded.items() if p not in leaving} if leaving else all_recorded
         topics = list_mirror_topics(self.link, self.source)
         placement = create_missing_topics(self.link, state, self.source, self.destination, topics)
-        retries = select_retries(recorded, COPIED_STATES, now_ms(), is_held=state.active_run(mirror) is not None)
+        paused_topics = frozenset(self.link.mirror.paused_topics)
+        is_held = state.active_run(mirror) is not None
+        retries = select_retries(recorded, COPIED_STATES, now_ms(), is_held=is_held, paused_topics=paused_topics)
         planned: dict[Partition, PartitionStatus] = {}
         for name, description in topics.items():
             for index in description.partitions:
@@ -187,7 +192,6 @@ class Planner:
         self._refuse_written_newcomers(recorded, planned, all_ends=all_ends)
         self._add_unlisted(recorded, topics, planned, is_only_plan=all_ends)
         self._note_initial_starts(planned)
-        paused_topics = frozenset(self.link.mirror.paused_topics)
         copied = [p for p, s in planned.items() if s.state in COPIED_STATES and p.topic not in paused_topics]
         self.followed_starts = {p: start for p in copied if (start := planned[p].followed_start) is not None}
         self.held_deletions = {p: held for p in copied if (held := planned[p].held_deletion) is not None}
@@ -206,7 +210,7 @@ class Planner:
         self._note_source_starts(planned, positions, ends)
         self.leaving.difference_update(planned)
         self.leaving.update(leaving)
-        if leaving and state.active_run(mirror) is None:  # a run holds which partitions there are
+        if leaving and not is_held:  # a run holds which partitions there are
             planned |= self._plan_departures(leaving)
         return CopyPlan(
             partitions={p: to_assigned(planned[p], hold_ms=self.hold_ms) for p in copied},

@@ -207,7 +207,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     now_ms = now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
     has_driver, is_driver_unknown = is_lease_fresh(lease, now_ms), is_lease_age_unknown(lease, now_ms)
     pending_fence, proof = state.pending_fences.get(mirror.name), state.verifications.get(mirror.name)
-    rows = tuple(_describe_partitions(statuses, proof, positions, starts, ends))
+    rows = tuple(_describe_partitions(mirror, statuses, proof, positions, starts, ends))
     fence_texts = [
         *map(str, describe_fence(pending_fence, is_answering=bool(ends))),
         *(map(str, warn_pending_fence(pending_fence, (run.id,) if run else ())) if ends else ()),
@@ -424,6 +424,7 @@ def _make_clock_fact(
 
 
 def _describe_partitions(
+    mirror: Mirror,
     statuses: Mapping[Partition, PartitionStatus],
     proof: MirrorVerification | None,
     positions: Mapping[Partition, Offset],
@@ -443,7 +444,7 @@ def _describe_partitions(
             lmo=status.lmo,
             verified_end=verified[partition].end if partition in verified else None,
             kind=status.kind,
-            reason=format_failure_reason(status),
+            reason=format_failure_reason(status, mirror),
             never_copied=status.never_copied,
             source_topic_id=status.source_topic_id or None,
             destination_topic_id=status.destination_topic_id or None,

@@ -57,7 +57,7 @@ def test_topics_that_were_all_refused_are_tried_again(partitions: list[Partition
         )
         for one in partitions
     }
-    found = select_retries(known, COPIED_STATES, 2, is_held=False)
+    found = select_retries(known, COPIED_STATES, 2, is_held=False, paused_topics=())
     assert list(found) == [one for one in partitions if one.index == 0], "one of each, as a trial"
     assert Name.compared < A_FEW * TOPICS
 
@@ -73,7 +73,8 @@ def test_a_partition_is_tried_again_though_the_clock_was_set_back(left_ms: int, 
         kind=FailureKind.REFUSED,
         retry_at_ms=10_000_000 + left_ms,
     )
-    assert bool(select_retries({partition: failed}, COPIED_STATES, 10_000_000, is_held=False)) is is_due
+    due = select_retries({partition: failed}, COPIED_STATES, 10_000_000, is_held=False, paused_topics=())
+    assert bool(due) is is_due
 
 
 def test_partitions_that_have_all_lost_their_leader_are_told(partitions: list[Partition]) -> None:
