@@ -22,6 +22,7 @@ from kio.schema.create_topics.v4.response import CreateTopicsResponse
 from kio.schema.create_topics.v5.request import CreatableTopic as ValidatedTopic
 from kio.schema.create_topics.v5.request import CreatableTopicConfig as ValidatedConfig
 from kio.schema.create_topics.v5.request import CreateTopicsRequest as ValidateTopicsRequest
+from kio.schema.create_topics.v5.response import CreatableTopicResult
 from kio.schema.create_topics.v5.response import CreateTopicsResponse as ValidateTopicsResponse
 from kio.schema.delete_records.v1.request import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kio.schema.delete_records.v1.response import DeleteRecordsResponse
@@ -229,9 +230,27 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozense
 def validate_topics(
     client: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Resulting configs by topic. Existing topics pass, without configs."""
+    """Resulting configs by topic. Existing topics pass without."""
+    rows, refusals = _validate_topics(client, topics)
+    effective = {name: {c.name: c.value or "" for c in row.configs or ()} for name, row in rows.items()}
+    return {name: configs for name, configs in effective.items() if name not in refusals}, refusals
+
+
+def resolve_default_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> dict[str, int]:
+    """-1 becomes the controllers' default, if they tell it."""
+    topic = next((name for name, replicas in new_topics.items() if replicas < 0), None)
+    if topic is None:
+        return dict(new_topics)
+    rows, _ = _validate_topics(client, [NewTopic(name=topic, partitions=1, replication_factor=-1)])
+    default = int(rows[topic].replication_factor) if topic in rows else -1
+    return {name: default if replicas < 0 else replicas for name, replicas in new_topics.items()}
+
+
+def _validate_topics(
+    client: ClusterClient, topics: Iterable[NewTopic]
+) -> tuple[dict[str, CreatableTopicResult], dict[str, RemoteFault]]:
     new_topics = {topic.name: topic for topic in topics}
-    effective, refusals = dict[str, dict[str, str]](), dict[str, RemoteFault]()
+    results, refusals = dict[str, CreatableTopicResult](), dict[str, RemoteFault]()
 
     def attempt(names: list[str]) -> dict[str, tuple[ErrorCode, str | None]]:
         requests = [
@@ -245,20 +264,20 @@ def validate_topics(
         rows = [
             row for response in client.call_controller_each(requests, ValidateTopicsResponse) for row in response.topics
         ]
-        effective.update({str(row.name): {c.name: c.value or "" for c in row.configs or ()} for row in rows})
+        results.update({str(row.name): row for row in rows})
         return {str(row.name): (row.error_code, row.error_message) for row in rows}
 
     expected = (ErrorCode.topic_already_exists,)
     retry_per_key(
         client, "CreateTopics (needs CREATE)", list(new_topics), attempt, expected=expected, refusals=refusals
     )
-    return {name: configs for name, configs in effective.items() if name not in refusals}, refusals
+    return results, refusals
 
 
 def find_max_replicas(client: ClusterClient, new_topics: Mapping[str, int]) -> int:
     """`new_topics`: wanted replicas of topics that do not exist yet.
 
-    Brokers that are down count where the controllers know them, as in KRaft, which places replicas on them, too.
+    Brokers that are down count in KRaft, which places replicas on them, too.
     """
     brokers = len(client.brokers())
     topic, wanted = max(new_topics.items(), key=lambda item: item[1], default=("", 0))
@@ -478,7 +497,7 @@ _TOPIC_RESOURCE_TYPE: Final = i8(2)
 
 
 def fetch_default_configs(client: ClusterClient, topics: Collection[str]) -> dict[str, str | None]:
-    """Value of each setting on a topic without an override. Empty if none of these topics exists.
+    """Value of each setting without an override. Empty if none of these topics exists.
 
     None: unknown, for example where each topic overrides the setting.
     """

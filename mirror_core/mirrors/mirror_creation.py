@@ -34,6 +34,7 @@ from mirror_core.kafka.topics import (
     create_topics,
     describe_available_configs,
     find_max_replicas,
+    resolve_default_replicas,
     wait_for_leaders,
 )
 from mirror_core.mirrors.broker_checks import UNCLEAN_ELECTION_KEY, check_auto_creation, list_refused_answers
@@ -146,7 +147,9 @@ def preview_copy(link: MirrorLink) -> CopyPreview:
             policy = link.mirror.replication_factor
             factors = {n: parse_replication_factor(policy, view.replication_factor) for n, view in topics.items()}
             copied = destination.metadata(factors).topics
-            max_replicas = find_max_replicas(destination, {n: f for n, f in factors.items() if n not in copied})
+            new_factors = resolve_default_replicas(destination, {n: f for n, f in factors.items() if n not in copied})
+            factors |= new_factors
+            max_replicas = find_max_replicas(destination, new_factors)
             replica_warnings = warn_few_replicas(link.destination.name, factors, max_replicas)
             remarks = _format_setting_remarks(link, source, list(topics), partitions)
             auto_creation_warnings = check_auto_creation(destination, sorted(destination.brokers()))

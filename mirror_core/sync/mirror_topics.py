@@ -37,6 +37,7 @@ from mirror_core.kafka.topics import (
     describe_configs,
     fetch_default_configs,
     find_max_replicas,
+    resolve_default_replicas,
     try_alter_configs,
     validate_topics,
 )
@@ -126,6 +127,7 @@ def create_missing_topics(
         for n, t in topics.items()
         if n not in present
     }
+    factors = resolve_default_replicas(destination, factors)
     max_replicas = find_max_replicas(destination, factors)
     conflicts = TopicConflicts(link, state, destination, [present[name] for name in unknown if name in present])
     refused = in_circles | {name: str(error) for name, error in denied.items()}

@@ -143,6 +143,8 @@ def test_topics_are_created_with_the_replicas_that_the_mirror_says(three: Pair, 
     with as_admin(three.west) as west:
         wait_for_leaders(west, [topic])
         assert west.metadata([topic]).topics[topic].replication_factor == created
+        overrides = describe_configs(west, [topic])[topic].overrides
+        assert overrides["min.insync.replicas"] == ("2" if created == 3 else "1"), "before any sync of settings"
     record(link, [topic])
     state, others = read_state(link.destination), {1, 2, 3} - {created}
     assert preview_sync(link, state, only=only).rows == ()
