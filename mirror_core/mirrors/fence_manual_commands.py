@@ -58,7 +58,7 @@ from mirror_core.state.state_records import State
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
 from mirror_core.sync.fence_command import FenceCommandTarget, run_unfence_command
-from mirror_core.sync.fence_command_runner import find_held_topics_in, format_held_topics
+from mirror_core.sync.fence_command_runner import TopicHolder, find_topic_holders, format_held_topics
 
 
 def check_start(config: Config, name: str, cluster: str) -> BrokerStartDecision:
@@ -306,7 +306,8 @@ def lift_by_file(
             except Unwritable as error:
                 problems.append(str(error))
         if fence.command:
-            held_topics, _ = _find_held_topics(config, fence, state_or_error)
+            holders, _ = _find_topic_holders(config, fence, state_or_error)
+            held_topics = frozenset[str]().union(*(holder.topics for holder in holders))
             if openable := set(fence.topics) - held_topics:
                 run_unfence_command(_build_lift_target(config, cluster, fence, openable))
             problems += _record_lift(cluster, fence, lifted_by)
@@ -327,26 +328,58 @@ def _record_lift(cluster: ClusterConfig, fence: FenceFile, lifted_by: str) -> li
     return []
 
 
-def _find_held_topics(
+def _find_topic_holders(
     config: Config, fence: FenceFile, state_or_error: State | MirrorError
-) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Topics that other mirrors keep closed, and clusters that did not answer."""
+) -> tuple[tuple[TopicHolder, ...], tuple[str, ...]]:
+    """Other mirrors that keep the file's topics closed, and clusters that did not answer."""
     other_clusters = {name: other_config for name, other_config in config.clusters.items() if name != fence.destination}
     states_by_cluster = [*read_states(replace(config, clusters=other_clusters))]
     if isinstance(state_or_error, State):
         states_by_cluster.append((fence.destination, state_or_error))
-    return find_held_topics_in(states_by_cluster, fence.cluster_id, (fence.destination, fence.mirror))
+    return find_topic_holders(
+        states_by_cluster, fence.cluster_id, (fence.destination, fence.mirror), frozenset(fence.topics)
+    )
 
 
 def _check_held_by_others(config: Config, fence: FenceFile, state_or_error: State | MirrorError) -> None:
     """Believes no destination or mirror that the file names: it may be edited."""
-    held_topics, unanswered = _find_held_topics(config, fence, state_or_error)
+    holders, unanswered = _find_topic_holders(config, fence, state_or_error)
     reasons = [Finding("fence_maybe_anothers", fence.destination, clusters=unanswered)] if unanswered else []
-    # With a command, what others hold stays closed.
-    if held := sorted(held_topics & set(() if fence.command else fence.topics)):
-        reasons.append(Finding("fence_anothers", fence.destination, mirror=fence.mirror, topics=held))
+    if not fence.command:  # with a command, what others hold stays closed
+        reasons += [_explain_holder(holder, fence, state_or_error) for holder in holders]
     if reasons:
         raise Refused(f"run {fence.run}: its fence on {fence.cluster} is not lifted", reasons)
+
+
+def _explain_holder(holder: TopicHolder, fence: FenceFile, state_or_error: State | MirrorError) -> Finding:
+    mirror, run, topics = holder.mirror, holder.run, sorted(holder.topics)
+    progress = "" if run is None else run.state
+    if mirror.destination_id == fence.cluster_id:
+        failback = state_or_error.runs.get(mirror.failback_run) if isinstance(state_or_error, State) else None
+        return Finding(
+            "fence_held_by_mirror",
+            mirror.name,
+            cluster=mirror.destination,
+            source=mirror.source,
+            topics=topics,
+            failback_of=get_base_name(mirror.name) if mirror.failback_run else "",
+            failback=mirror.failback_run,
+            failback_state="" if failback is None else failback.state,
+            run="" if run is None else run.id,
+            run_state=progress,
+        )
+    return Finding(
+        "fence_held_by_failover",
+        mirror.name,
+        cluster=mirror.source,
+        destination=mirror.destination,
+        topics=topics,
+        run="" if run is None else run.id,
+        run_kind="" if run is None else run.plan.kind,
+        run_state=progress,
+        named_mirror=fence.mirror,
+        named_destination=fence.destination,
+    )
 
 
 def _build_lift_target(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mirror_core.decide.fence_state import must_stay_fenced
@@ -16,7 +16,7 @@ from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
-from mirror_core.model.run import RunKind
+from mirror_core.model.run import Run, RunKind
 from mirror_core.state.mirror_link import MirrorLink, read_other_states, read_source_state
 from mirror_core.state.record_encoding import parse_mirror_name
 from mirror_core.state.state_records import State
@@ -34,39 +34,45 @@ def find_held_topics(link: MirrorLink, state: State, topics: Collection[str]) ->
     """FenceCommandFailed where a cluster that may know does not answer: nothing may be opened then."""
     source, destination = link.source.name, link.destination.name
     states = ((destination, state), *read_source_state(link), *read_other_states(link))
-    held, unanswered = find_held_topics_in(states, link.mirror.source_id, (destination, link.mirror.name), set(topics))
+    holders, unanswered = find_topic_holders(states, link.mirror.source_id, (destination, link.mirror.name), topics)
     if unanswered:
         raise FenceCommandFailed(
             f"cluster {source} is not opened: whether another mirror's failover keeps topics there closed is not known "
             f"({'; '.join(unanswered)}). A cluster that never comes back has to leave mirrorbook.yaml"
         )
-    return held & set(topics)
+    return frozenset().union(*(holder.topics for holder in holders))
 
 
-def find_held_topics_in(
+@dataclass(frozen=True, slots=True)
+class TopicHolder:
+    """A mirror that keeps topics on a cluster closed to applications."""
+
+    mirror: Mirror
+    run: Run | None
+    topics: frozenset[str]
+
+
+def find_topic_holders(
     states: Iterable[tuple[ClusterName, State | MirrorError]],
     source_id: str,
     own: tuple[ClusterName, MirrorName],
     topics: Collection[str] = (),
-) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Held topics, and clusters that did not answer. `own`: destination and name of the mirror that wants to open."""
-    held, unanswered = set[str](), list[str]()
+) -> tuple[tuple[TopicHolder, ...], tuple[str, ...]]:
+    """Mirrors that hold some of `topics`, and clusters that did not answer. `own`: the one that wants to open."""
+    holders, unanswered = list[TopicHolder](), list[str]()
     for cluster, state_or_error in states:
         try:
-            for mirror, is_certain in _list_holding_mirrors(
+            for holder, is_certain in _list_holders(
                 state_or_error, source_id, cluster, own[1] if cluster == own[0] else None
             ):
-                mirror_topics = (
-                    {p.topic for p in state_or_error.partitions.get(mirror, {})}
-                    if isinstance(state_or_error, State)
-                    else set()
-                )
-                held |= mirror_topics
-                if not is_certain and mirror_topics & set(topics):  # the failback ends, and nobody would open them then
-                    unanswered.append(f"{cluster}: a failback of mirror {mirror} is under way")
+                if not (held := holder.topics & set(topics)):
+                    continue
+                holders.append(replace(holder, topics=held))
+                if not is_certain:  # the failback ends, and nobody would open them then
+                    unanswered.append(f"{cluster}: a failback of mirror {holder.mirror.name} is under way")
         except MirrorError as error:
             unanswered.append(f"{cluster}: {error}")
-    return frozenset(held), tuple(sorted(unanswered))
+    return tuple(holders), tuple(sorted(unanswered))
 
 
 def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[str]:
@@ -76,24 +82,25 @@ def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[s
         )
 
 
-def _list_holding_mirrors(
+def _list_holders(
     state_or_error: State | MirrorError, source_id: str, cluster: ClusterName, own_mirror: MirrorName | None
-) -> Iterator[tuple[MirrorName, bool]]:
+) -> Iterator[tuple[TopicHolder, bool]]:
     """As source or as unpromoted destination; and whether that is certain."""
     if isinstance(state_or_error, MirrorError):
         raise state_or_error
-    for name in {parse_mirror_name(key) for key in state_or_error.unreadable} - {own_mirror, None}:
-        state_or_error.require_readable(MirrorName(str(name)))
-    for mirror in state_or_error.mirrors.values():
+    state = state_or_error
+    for name in {parse_mirror_name(key) for key in state.unreadable} - {own_mirror, None}:
+        state.require_readable(MirrorName(str(name)))
+    for mirror in state.mirrors.values():
         if mirror.destination != cluster or mirror.name == own_mirror:
             continue
-        if (
-            mirror.source_id == source_id
-            and (must_close := _must_source_stay_closed(state_or_error, mirror)) is not False
-        ):
-            yield mirror.name, must_close is True
-        elif mirror.destination_id == source_id and mirror.desired is not DesiredState.STOPPED:
-            yield mirror.name, True
+        if mirror.source_id == source_id:
+            must_close = _must_source_stay_closed(state, mirror)
+        else:
+            must_close = mirror.destination_id == source_id and mirror.desired is not DesiredState.STOPPED
+        if must_close is not False:
+            topics = frozenset(p.topic for p in state.partitions.get(mirror.name, {}))
+            yield TopicHolder(mirror, state.active_run(mirror.name), topics), must_close is True
 
 
 def _must_source_stay_closed(state: State, mirror: Mirror) -> bool | None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,8 @@ from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model import timing
 from mirror_core.model.errors import LostOwnership, Refused, RemoteFault
 from mirror_core.model.files import Unwritable
-from mirror_core.model.names import ClusterName, MirrorName
+from mirror_core.model.findings import Finding
+from mirror_core.model.names import ClusterName, MirrorName, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode, RunState, StepState
 from mirror_core.runbook import fence_recheck, promotion_steps
 from mirror_core.runbook.failover_conductor import Failover
@@ -33,6 +35,7 @@ from mirror_core.sync.fence_acls import build_denials
 from tests.support.broker_faults import killed, suspended
 from tests.support.cli_process import mirrorbook
 from tests.support.emergency_unfence import lift_by_hand
+from tests.support.failback_runs import failback_of, failed_over
 from tests.support.failover_runs import acls, app_topic, begin, denied
 from tests.support.kafka_clients import Pair, produce
 from tests.support.scoped_failovers import copied, through
@@ -322,9 +325,9 @@ def test_an_edited_file_lifts_no_fence_of_what_was_promoted(pair: Pair, tmp_path
         replace(fence, destination=ClusterName("elsewhere")),
         replace(fence, mirror=MirrorName("another"), run="another-failover-20260101T000000-0000"),
     ):
-        with pytest.raises(Refused, match=f"keeps {topic} closed"):
+        with pytest.raises(Refused, match=f"keeps {topic} closed on east"):
             preview_lift(mirrored.config, cluster, edited, file)
-        with pytest.raises(Refused, match=f"keeps {topic} closed"):
+        with pytest.raises(Refused, match=f"keeps {topic} closed on east"):
             lift_by_file(mirrored.config, cluster, edited, tmp_path / file.name, lifted_by="test")
         assert denied(pair.east, topic), "applications can write on both sides"
 
@@ -409,3 +412,28 @@ def test_a_run_under_way_is_taken_over_before_its_fence_is_lifted(pair: Pair, tm
             sleeper.put(sleeper.state.runs[run])
     assert not denied(pair.east, topic)
     mirrored.failover.abort(run)
+
+
+def test_a_failback_that_holds_the_fence_is_named_and_not_the_file(pair: Pair, tmp_path: Path) -> None:
+    topic = app_topic(pair)
+    produce(pair.east, topic, 20)
+    mirrored = failed_over(pair, tmp_path, topic)
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    assert failback.drive(run.id).state is RunState.RUNNING
+    (file,) = tmp_path.glob("run-*-failover-*/unfence-*.json")
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+
+    def find_reason() -> Finding:
+        with pytest.raises(Refused) as refused:
+            preview_lift(mirrored.config, cluster, fence, file)
+        (reason,) = refused.value.findings
+        assert isinstance(reason, Finding)
+        return reason
+
+    known: dict[str, object] = {"topics": (topic,), "failback": run.id, "source": "west", "cluster": "east", "run": ""}
+    for answers, state in ((nullcontext(), RunState.RUNNING), (killed(pair.west), "")):
+        with answers:
+            reason = find_reason()
+            assert (reason.code, reason.subject) == ("fence_held_by_mirror", format_reverse_name(mirrored.name))
+            assert {**reason.values, **known, "failback_state": state} == reason.values
