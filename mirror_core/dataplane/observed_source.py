@@ -1,4 +1,4 @@
-"""What was observed of the source, and what the destination has of it. No client, no clock.
+"""What was observed of the source, and what the destination has. No client, no clock.
 
 The recovery point is the newest observation whose ends were copied.
 """
@@ -87,21 +87,24 @@ class RecoveryPoints:
 
 @dataclass(slots=True)
 class AppendRate:
-    """All partitions together, over the last minute."""
+    """All partitions together, over the last minute that was observed."""
 
-    growths: deque[tuple[int, int, int]] = field(default_factory=deque)
-    """(from, to, offsets) of consecutive observations."""
+    growths: deque[tuple[int, int]] = field(default_factory=deque)
+    """(milliseconds, offsets) between observations."""
 
-    def add_growth(self, from_ms: int, to_ms: int, offsets: int) -> None:
-        self.growths.append((from_ms, to_ms, offsets))
-        while self.growths[0][1] <= to_ms - _RATE_WINDOW_MS:
+    def add_growth(self, duration_ms: int, offsets: int) -> None:
+        if not 0 < duration_ms <= _RATE_WINDOW_MS:
+            return
+        self.growths.append((duration_ms, offsets))
+        while self._sum_durations_ms() - self.growths[0][0] >= _RATE_WINDOW_MS:
             self.growths.popleft()
 
     def compute_offsets_per_s(self) -> float | None:
-        if not self.growths:
-            return None
-        seconds = (self.growths[-1][1] - self.growths[0][0]) / 1000
-        return sum(offsets for *_, offsets in self.growths) / seconds if seconds > 0 else None
+        offsets = sum(offsets for _, offsets in self.growths)
+        return offsets * 1000 / self._sum_durations_ms() if self.growths else None
+
+    def _sum_durations_ms(self) -> int:
+        return sum(duration_ms for duration_ms, _ in self.growths)
 
 
 @dataclass(slots=True)
@@ -128,6 +131,7 @@ class ObservedSource:
     listed_ms: int | None = None
     listed_by: NameFilters | None = None
     append_rate: AppendRate = field(default_factory=AppendRate)
+    observed_since_ms: int | None = None
 
     def update_topics(
         self,
@@ -244,12 +248,9 @@ class ObservedSource:
         confirmed_ms: Mapping[Partition, int | None] = MappingProxyType({}),
     ) -> None:
         """`confirmed_ms`: of `ends` that may be older than `at_ms`; None: unknown."""
-        if self.at_ms:
-            known_ends = self.observed_ends
-            partitions = select_application_partitions(known_ends.keys() & ends.keys())
-            offsets = sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
-            self.append_rate.add_growth(self.at_ms, at_ms, offsets)
-        self.at_ms = at_ms
+        if self.observed_since_ms is not None:
+            self.append_rate.add_growth(at_ms - self.observed_since_ms, self._sum_growth(ends, confirmed_ms))
+        self.at_ms = self.observed_since_ms = at_ms
         self.offline = frozenset(p for p in offline if not self._is_deleted(p))
         observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items() if p not in confirmed_ms}
         for p, told_ms in confirmed_ms.items():
@@ -265,6 +266,15 @@ class ObservedSource:
         empty = {p: observation for p, observation in observed.items() if not observation.end}
         self.seen_empty = {p: seen for p, seen in (self.seen_empty | empty).items() if not self._was_ever_copy(p)}
         self.recovery_points.add_observations({p: observation for p, observation in observed.items() if p in copies})
+
+    def begin_unobserved(self) -> None:
+        self.observed_since_ms = None
+
+    def _sum_growth(self, ends: Mapping[Partition, Offset], unconfirmed: Collection[Partition]) -> int:
+        known_ends = self.observed_ends
+        observed = {p for p, known in known_ends.items() if known.at_ms == self.observed_since_ms and p in ends}
+        partitions = select_application_partitions(observed.difference(unconfirmed))
+        return sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
 
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
         self.recorded = recorded

@@ -199,6 +199,7 @@ class SourceMonitor:
     def record_failure(self, error: MirrorError) -> None:
         """From its first refused connection a source is counted as taking nothing more, until one is accepted."""
         self._was_interrupted = True
+        self._observed.begin_unobserved()
         refused_ms = (self._refused_ms or self._clock.now_ms()) if isinstance(error, ConnectionRefused) else None
         is_change, self._refused_ms = refused_ms != self._refused_ms, refused_ms
         newest = self.newest_observation

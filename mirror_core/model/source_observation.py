@@ -75,7 +75,7 @@ class SourceObservation:
     transactions_ms: int | None = None
     unlisted_transactions: int = 0
     offsets_per_s: float | None = None
-    """From applications, to all partitions, over the last minute. None: observed only once."""
+    """From applications, to all partitions, over the last minute that was observed. None: unknown."""
     refused_ms: int | None = None
     """Since when each broker has refused connections, whenever the data plane looked. None: not seen."""
     refused_generation: int | None = None

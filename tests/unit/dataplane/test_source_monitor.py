@@ -414,6 +414,20 @@ def test_a_source_that_refuses_connections_is_dated_by_the_first_until_it_accept
     assert seen_by(monitor, source).refused_ms is None
 
 
+def test_looks_that_failed_do_not_lower_the_rate_of_appends(clock: SimpleNamespace) -> None:
+    monitor = SourceMonitor(LINK, None)
+    seen_by(monitor, Logs(a=[(0, 0)]))
+    clock.now += 10
+    assert seen_by(monitor, Logs(a=[(0, 1_000)])).offsets_per_s == 100.0
+    for error in (Unreachable("timed out"), ConnectionRefused("down")):
+        clock.now += 60
+        monitor.record_failure(error)
+    clock.now += 10
+    assert seen_by(monitor, Logs(a=[(0, 1_005)])).offsets_per_s == 100.0
+    clock.now += 10
+    assert seen_by(monitor, Logs(a=[(0, 1_405)])).offsets_per_s == 70.0
+
+
 class OfOneBroker(Topics):
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
         return replace(super().metadata(topics), brokers={1: ("host", 1)})

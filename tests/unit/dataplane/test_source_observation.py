@@ -161,6 +161,24 @@ def test_the_rate_is_what_applications_wrote_in_the_last_minute(memory: Observed
     assert memory.to_observation().offsets_per_s == 0.0, "what is older than a minute does not count"
 
 
+def test_no_time_in_which_a_partition_was_not_observed_counts_in_the_rate(memory: ObservedSource) -> None:
+    memory.update_ends(1_000, offsets(a0=0, b0=0), [])
+    memory.update_ends(11_000, offsets(a0=1_000, b0=0), [])
+    assert memory.to_observation().offsets_per_s == 100.0
+    memory.begin_unobserved()
+    memory.update_ends(611_000, offsets(a0=5_000, b0=0), [])
+    assert memory.to_observation().offsets_per_s == 100.0, "no answer for ten minutes: the last minute is before them"
+    memory.update_ends(621_000, offsets(a0=5_200, b0=0), [])
+    assert memory.to_observation().offsets_per_s == 60.0
+    memory.update_ends(821_000, offsets(a0=5_200, b0=0), [])
+    assert memory.to_observation().offsets_per_s == 60.0, "nobody looked for more than a minute: a host asleep"
+    memory.update_ends(831_000, offsets(a0=5_200), [B0])
+    memory.update_ends(841_000, offsets(a0=5_200, b0=9_000), [])
+    memory.update_ends(851_000, offsets(a0=5_200, b0=19_000), [], {B0: 700_000})
+    memory.update_ends(861_000, offsets(a0=5_200, b0=29_000), [])
+    assert memory.to_observation().offsets_per_s == 1_200 / 60, "what b-0 took was not observed when it took it"
+
+
 def test_a_partition_that_nobody_ever_led_is_told_without_an_end(memory: ObservedSource) -> None:
     memory.update_ends(1_000, offsets(a0=10), [A1])
     found = memory.to_observation()
