@@ -12,10 +12,13 @@ from typing import Final
 
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, ParityRange, ParityResult, ParityVerdict
+from mirror_core.model.text import join_limited
 
 CHUNK_OFFSETS: Final = 50_000
 """Chunk k of every partition is [k * size, (k + 1) * size)."""
 MAX_FINDINGS: Final = 1000
+MAX_RANGES_PER_CAUSE: Final = 3
+UNDECIDED_REASON: Final = "digests differ: batch boundaries, or content; level 3 would tell"
 NOTHING_COMPARED: Final = "no record was compared: there was nothing to compare in the whole scope"
 NOTHING_HELD: Final = "no record was compared: neither side holds one, and their logs begin and end at the same offsets"
 NOTHING_REASONS: Final = frozenset({NOTHING_COMPARED, NOTHING_HELD})
@@ -257,11 +260,8 @@ def judge_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], level: 
     Level 1 knows only bounds: nothing is proven, and the sample counts offsets.
     """
     undecided = [row for row in rows if row.undecided]
-    reasons = [  # first: few are printed
-        f"{row.partition} [{row.start}, {row.end}): digests differ: batch boundaries, or content; level 3 would tell"
-        for row in undecided
-    ]
-    reasons += [f"{row.partition} [{row.start}, {row.end}): {row.error}" for row in rows if row.error]
+    causes = [(row, UNDECIDED_REASON) for row in undecided]  # first: few are printed
+    reasons = _list_causes([*causes, *((row, row.error) for row in rows if row.error)])
     in_doubt = frozenset(row.partition for row in rows if row.error).union(row.partition for row in undecided)
     records = sum(count_sample(row, level) for row in rows)
     if not records:
@@ -296,6 +296,14 @@ def judge_rows(ranges: Sequence[ParityRange], rows: Sequence[ParityRow], level: 
         undecided_partitions=in_doubt,
         differing_partitions=frozenset(row.partition for row in rows if row.damaged or not (row.equal or row.error)),
     )
+
+
+def _list_causes(causes: Iterable[tuple[ParityRow, str]]) -> list[str]:
+    """One silent broker is the cause of each range that it leads."""
+    ranges_by_cause = dict[str, list[str]]()
+    for row, cause in causes:
+        ranges_by_cause.setdefault(cause, []).append(f"{row.partition} [{row.start}, {row.end})")
+    return [f"{join_limited(ranges, MAX_RANGES_PER_CAUSE)}: {cause}" for cause, ranges in ranges_by_cause.items()]
 
 
 def count_sample(row: ParityRow, level: int) -> int:

@@ -13,6 +13,7 @@ from mirror_core.decide.parity_result import (
     MAX_FINDINGS,
     NOTHING_COMPARED,
     NOTHING_HELD,
+    NOTHING_REASONS,
     ParityLogBounds,
     ParityRow,
     build_trimmed_row,
@@ -280,3 +281,14 @@ def test_many_differences_in_one_partition_hide_no_other_one() -> None:
     )
     assert [(one.partition, one.offset) for one in proof.differences] == [(P, 0), (OTHER, 4)]
     assert judge_rows(ranges, merge_equal_rows(rows), 3).findings == result.findings
+
+
+def test_one_cause_of_many_ranges_is_one_reason_with_their_number() -> None:
+    asked = [wanted(0, SIZE, Partition("orders", n)) for n in range(30)]
+    rows = [replace(row(one), error="cluster east: no answer") for one in asked]
+    rows[1] = replace(rows[1], error="cluster east: not authorized")
+    reasons = [reason for reason in judge_rows(asked, rows, 2).reasons if reason not in NOTHING_REASONS]
+    assert reasons == [
+        "orders-0 [0, 10), orders-2 [0, 10), orders-3 [0, 10) and 26 more: cluster east: no answer",
+        "orders-1 [0, 10): cluster east: not authorized",
+    ]
