@@ -190,24 +190,34 @@ def count_compared(ranges: Sequence[ParityRange], proven: Mapping[Partition, Off
     return done, sum(r.end - r.start for r in ranges)
 
 
+MIN_MEASURED_PART: Final = 20
+MIN_MEASURED_S: Final = 60.0
+"""The time left is estimated after this much of the work, or after these seconds: a beginning says little."""
+
+
 def format_progress(done: int, total: int, seconds: float) -> str:
     """`3,000 of 5,000 offsets, about 2 min left`, at the average speed so far."""
-    seconds_left = math.ceil(seconds * (total - done) / done) if done > 0 else None
+    seconds_left = _estimate_seconds_left(done, total - done, seconds)
     return (
         f"{done:,} of {total:,} offsets,"
-        f" {'time left unknown' if seconds_left is None else f'about {_format_duration(seconds_left)} left'}"
+        f" {'time left not known yet' if seconds_left is None else f'about {_format_duration(seconds_left)} left'}"
     )
 
 
 def format_catch_up(lag: int | None, first_lag: tuple[int, float] | None, now_s: float) -> str:
     if lag is None or first_lag is None:
         return "an unknown number of offsets left"
-    done = first_lag[0] - lag
-    seconds_left = math.ceil((now_s - first_lag[1]) * lag / done) if done > 0 else None
+    seconds_left = _estimate_seconds_left(first_lag[0] - lag, lag, now_s - first_lag[1])
     return (
         f"{format_count(lag, 'offset')} left,"
-        f" {'time left unknown' if seconds_left is None else f'about {_format_duration(seconds_left)}'}"
+        f" {'time left not known yet' if seconds_left is None else f'about {_format_duration(seconds_left)}'}"
     )
+
+
+def _estimate_seconds_left(done: int, left: int, seconds: float) -> int | None:
+    if done <= 0 or (seconds < MIN_MEASURED_S and done * MIN_MEASURED_PART < done + left):
+        return None
+    return math.ceil(seconds * left / done)
 
 
 def _format_duration(seconds: int) -> str:

@@ -108,7 +108,7 @@ def test_who_waits_for_an_old_source_to_catch_up_is_told_how_much_is_left(monkey
         object.__setattr__(steps, name, value)
     assert steps.catch_up()["lag"] == 0
     assert [line.removesuffix(", until east is close behind") for line in said] == [
-        "catch_up: 5,000,000 offsets left, time left unknown",
+        "catch_up: 5,000,000 offsets left, time left not known yet",
         "catch_up: an unknown number of offsets left",
         "catch_up: 1,000,000 offsets left, about 8 s",
     ]

@@ -48,9 +48,12 @@ def test_only_what_was_asked_for_counts(proven: dict[Partition, Offset], done: i
 @pytest.mark.parametrize(
     ("done", "total", "seconds", "words"),
     [
-        (0, 5000, 12.0, "0 of 5,000 offsets, time left unknown"),
+        (0, 5000, 12.0, "0 of 5,000 offsets, time left not known yet"),
         (3000, 5000, 30.0, "3,000 of 5,000 offsets, about 20 s left"),
-        (1, 61, 2.0, "1 of 61 offsets, about 2 min left"),
+        (1, 20, 6.0, "1 of 20 offsets, about 114 s left"),
+        (1, 21, 7.0, "1 of 21 offsets, time left not known yet"),  # two seconds of a long one say little
+        (40, 80_000, 5.0, "40 of 80,000 offsets, time left not known yet"),
+        (1_000, 100_000, 60.0, "1,000 of 100,000 offsets, about 99 min left"),
         (1000, 2000, 119.2, "1,000 of 2,000 offsets, about 2 min left"),
         (10, 100, 1200.0, "10 of 100 offsets, about 3.0 h left"),
         (5000, 5000, 30.0, "5,000 of 5,000 offsets, about 0 s left"),
@@ -66,9 +69,10 @@ def test_the_time_that_is_left_is_told_by_the_time_that_it_took(
     ("lag", "first", "words"),
     [
         (None, (9, 0.0), "an unknown number of offsets left"),
-        (5_000, (5_000, 0.0), "5,000 offsets left, time left unknown"),
-        (6_000, (5_000, 0.0), "6,000 offsets left, time left unknown"),
+        (5_000, (5_000, 0.0), "5,000 offsets left, time left not known yet"),
+        (6_000, (5_000, 0.0), "6,000 offsets left, time left not known yet"),
         (4_000, (5_000, 40.0), "4,000 offsets left, about 4 min"),
+        (4_900, (5_000, 95.0), "4,900 offsets left, time left not known yet"),
         (0, (5_000, 40.0), "0 offsets left, about 0 s"),
     ],
 )
@@ -111,6 +115,6 @@ def test_a_drain_asks_nobody_before_its_first_round_and_tells_of_the_others(monk
         until(until_ms)
     assert heard == [1, 2, 3]
     assert said == [
-        "drain: 0 of 200 offsets, time left unknown",
+        "drain: 0 of 200 offsets, time left not known yet",
         "drain: 100 of 200 offsets, about 10 s left",
     ]
