@@ -76,9 +76,9 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
 
 def _format_unseen(forecast: PlanForecast, rate_words: str) -> str:
     copied, taken = forecast.copied_unseen_offsets, forecast.taken_unseen_offsets
-    less_copied = f", less {copied:,} copied since" if copied else ""
     if taken is None:
-        return f"at an unknown rate{less_copied}"
+        return "an unknown number of records" + (f", {copied:,} of them copied since" if copied else "")
+    less_copied = f", less {copied:,} copied since" if copied else ""
     rate = f"{forecast.offsets_per_s:,.0f}/s"
     if forecast.unseen_offsets is None:
         return f"an unknown number: {copied:,} were copied since, more than the {taken:,} expected at {rate}"
