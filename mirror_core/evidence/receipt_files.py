@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import tempfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -114,27 +116,6 @@ def format_mirror_folder(mirror: MirrorName) -> str:
 
 _MAX_READS: Final = 3
 TakeReceipts = Callable[[str, pa.Table], None]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredReceipts:
-    heads: ReceiptHeads
-    checked: CheckedReceipts
-    tables: dict[str, pa.Table]
-
-    def rows(self) -> pa.Table:
-        return pa.concat_tables([RECEIPTS_SCHEMA.empty_table(), *self.tables.values()])
-
-
-def read_receipts(folder: Folder, mirror: MirrorName, read_heads: Callable[[], ReceiptHeads]) -> StoredReceipts:
-    tables = dict[str, pa.Table]()
-
-    def begin(_: ReceiptHeads) -> TakeReceipts:
-        tables.clear()
-        return tables.__setitem__
-
-    heads, checked = scan_receipts(folder, mirror, read_heads, begin)
-    return StoredReceipts(heads, checked, tables)
 
 
 def scan_receipts(
@@ -284,7 +265,7 @@ class ReceiptBuckets:
         self._runs.append(self._folder / str(len(self._runs)))
         options = pa.ipc.IpcWriteOptions(compression="zstd")
         with (
-            report_write_errors("receipts to compact", self._runs[-1], _SPILL_ADVICE),
+            report_write_errors("receipts being read", self._runs[-1], _SPILL_ADVICE),
             pa.OSFile(str(self._runs[-1]), "wb") as file,
             pa.ipc.new_file(file, ordered.schema, options=options) as writer,
         ):
@@ -294,6 +275,15 @@ class ReceiptBuckets:
                 (batch,) = ordered.slice(first, size).to_batches() or [pa.RecordBatch.from_pylist([], ordered.schema)]
                 writer.write_batch(batch)
                 first += size
+
+
+@contextmanager
+def spill_receipts(
+    folder: Folder, mirror: MirrorName, read_heads: Callable[[], ReceiptHeads]
+) -> Iterator[tuple[ReceiptHeads, CheckedReceipts, ReceiptBuckets]]:
+    with tempfile.TemporaryDirectory(prefix="mirrorbook-receipts-") as spill:
+        buckets = ReceiptBuckets(Path(spill))
+        yield *scan_receipts(folder, mirror, read_heads, buckets.begin), buckets
 
 
 def compact_days(

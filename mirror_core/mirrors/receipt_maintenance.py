@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from mirror_core.decide.command_rules import MirrorCommand
@@ -18,12 +16,11 @@ from mirror_core.evidence.file_store import Folder
 from mirror_core.evidence.receipt_files import (
     RECEIPTS_ADVICE,
     DestinationLogs,
-    ReceiptBuckets,
     ReceiptsFile,
     check_by_names,
     compact_days,
     format_mirror_folder,
-    scan_receipts,
+    spill_receipts,
 )
 from mirror_core.evidence.receipt_index import (
     CheckedReceipts,
@@ -85,9 +82,7 @@ def compact_receipts(link: MirrorLink, folder: Folder, before: str) -> ReceiptCo
         if named_files.left_over:
             _replace_files(link, folder, heads, {})
         return ReceiptCompaction({}, 0, _list_troubled_days(days, named_files))
-    with tempfile.TemporaryDirectory(prefix="mirrorbook-receipts-") as spill:
-        buckets = ReceiptBuckets(Path(spill))
-        heads, checked = scan_receipts(folder, mirror, lambda: heads_of(link), buckets.begin)
+    with spill_receipts(folder, mirror, lambda: heads_of(link)) as (heads, checked, buckets):
         troubled = _list_troubled_days(days, checked)
         compacted = compact_days(buckets, {*days} - troubled.keys(), new_days, _read_logs(link, buckets.topics))
     files, left_out, changed = dict[str, tuple[int, int]](), 0, dict[str, ReceiptsFile | None]()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -23,8 +24,7 @@ from mirror_core.evidence.certificates import (
 from mirror_core.evidence.expectation_suites import TableExpectations
 from mirror_core.evidence.file_store import Folder, open_local_folder
 from mirror_core.evidence.parity_report import write_parity_report
-from mirror_core.evidence.receipt_files import StoredReceipts
-from mirror_core.evidence.receipt_files import read_receipts as found_receipts
+from mirror_core.evidence.receipt_files import ReceiptRow, parse_pieces, spill_receipts
 from mirror_core.evidence.receipt_index import CheckedReceipts, ReceiptHeads, apply_receipt_faults
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
@@ -77,23 +77,19 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
     """By unaltered receipts in this folder. Indeterminate when the destination or the receipts cannot be read."""
     mirror, statuses = link.mirror.name, state.partitions.get(link.mirror.name, {})
     try:
-        stored = found_receipts(folder, mirror, lambda: heads_of(link))
-        with ClusterClient(link.destination) as client:
-            topics = find_existing_topics(client, {p.topic for p in statuses})
-            present = sorted(p for p in statuses if p.topic in topics and p.index in topics[p.topic].partitions)
-            # Receipts say nothing about another topic of the same name.
-            own = {p for p in present if statuses[p].destination_topic_id in ("", topics[p.topic].id)}
-            points = list_offset_points(client, present, [OffsetPoint.START, OffsetPoint.LOG_END])
-            configs = describe_configs(client, {p.topic for p in present})
+        with spill_receipts(folder, mirror, lambda: heads_of(link)) as (_, checked, buckets):
+            with ClusterClient(link.destination) as client:
+                topics = find_existing_topics(client, {p.topic for p in statuses})
+                present = sorted(p for p in statuses if p.topic in topics and p.index in topics[p.topic].partitions)
+                # Receipts say nothing about another topic of the same name.
+                own = {p for p in present if statuses[p].destination_topic_id in ("", topics[p.topic].id)}
+                points = list_offset_points(client, present, [OffsetPoint.START, OffsetPoint.LOG_END])
+                configs = describe_configs(client, {p.topic for p in present})
+            starts, ends = points[OffsetPoint.START], points[OffsetPoint.LOG_END]
+            comparable = {p: starts[p] for p in present if p in own and statuses[p].state in COMPARABLE_STATES}
+            coverage, newest, ended_at = read_coverage(buckets, statuses, comparable)
     except (RemoteFault, OSError) as error:
         raise Indeterminate(f"mirror {mirror}: what to prove is not known: {error}") from None
-    receipt_pieces, newest, ended_at = _read_receipts(stored, statuses)
-    starts, ends = points[OffsetPoint.START], points[OffsetPoint.LOG_END]
-    coverage = {
-        p: compute_coverage(receipt_pieces[p], starts[p], statuses[p].lmo)
-        for p in present
-        if p in receipt_pieces and p in own
-    }
     lease = observe_live_lease(link.destination, state, mirror)
     oldest_allowed = datetime.now(UTC) - MAX_RECEIPT_AGE
     uncertified, left_out = dict[Partition, tuple[UncoveredRange, ...]](), dict[Partition, str]()
@@ -129,7 +125,7 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         {p: partition_coverage for p, partition_coverage in coverage.items() if partition_coverage.pieces},
         frozenset(topic for topic, described in configs.items() if is_compacted(described.effective)),
         left_out,
-        stored.checked,
+        checked,
         newest,
         {p: gap_list for p, gap_list in uncertified.items() if gap_list},
         {p.topic: topics[p.topic].id for p in own},
@@ -137,27 +133,28 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
     )
 
 
-def _read_receipts(
-    stored: StoredReceipts, statuses: Mapping[Partition, PartitionStatus]
-) -> tuple[dict[Partition, list[DatedPiece]], dict[Partition, tuple[int, int, Offset]], dict[Partition, datetime]]:
-    """Pieces by partition, newest receipts, and when their work ended; for the recorded topic ids only."""
-    receipt_pieces: dict[Partition, list[DatedPiece]] = {
-        p: [] for p, status in statuses.items() if status.state in COMPARABLE_STATES
-    }
+def read_coverage(
+    buckets: Iterable[Iterable[ReceiptRow]],
+    statuses: Mapping[Partition, PartitionStatus],
+    starts: Mapping[Partition, Offset],
+) -> tuple[dict[Partition, Coverage], dict[Partition, tuple[int, int, Offset]], dict[Partition, datetime]]:
+    """By rows of the recorded topic ids. Newest receipts, and when their work ended."""
+    coverage = {p: compute_coverage((), start) for p, start in starts.items()}
     newest, ended_at = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
-    for row in stored.rows().select([*_RECEIPT_COLUMNS, *_ID_COLUMNS]).to_pylist():
-        partition = Partition(row["topic"], row["partition"])
-        status = statuses.get(partition)
-        if status and tuple(row[i] for i in _ID_COLUMNS) == tuple(getattr(status, i) for i in _ID_COLUMNS):
-            if partition in receipt_pieces:
-                receipt_pieces[partition] += [
-                    DatedPiece(row["generation"], row["epoch"], _to_piece(receipt_key))
-                    for receipt_key in row["pieces"] or ()
-                ]
-            receipt_key = row["generation"], row["epoch"], Offset(row["next"])
-            if receipt_key > newest.get(partition, (0, 0, Offset(0))):
-                newest[partition], ended_at[partition] = receipt_key, row["ended"]
-    return receipt_pieces, newest, ended_at
+    for rows in buckets:
+        dated_pieces = defaultdict[Partition, list[DatedPiece]](list)
+        for row in rows:
+            partition = Partition(row["topic"], row["partition"])
+            status = statuses.get(partition)
+            if status and tuple(row[i] for i in _ID_COLUMNS) == tuple(getattr(status, i) for i in _ID_COLUMNS):
+                generation, epoch = row["generation"], row["epoch"]
+                if partition in starts:
+                    dated_pieces[partition] += (DatedPiece(generation, epoch, piece) for piece in parse_pieces(row))
+                receipt_key = generation, epoch, Offset(row["next"])
+                if receipt_key > newest.get(partition, (0, 0, Offset(0))):
+                    newest[partition], ended_at[partition] = receipt_key, row["ended"]
+        coverage |= {p: compute_coverage(dated, starts[p], statuses[p].lmo) for p, dated in dated_pieces.items()}
+    return coverage, newest, ended_at
 
 
 def heads_of(link: MirrorLink) -> ReceiptHeads:
@@ -167,12 +164,6 @@ def heads_of(link: MirrorLink) -> ReceiptHeads:
 
 
 _ID_COLUMNS: Final = ("source_topic_id", "destination_topic_id")
-_RECEIPT_COLUMNS: Final = ("topic", "partition", "generation", "epoch", "next", "ended", "pieces")
-
-
-def _to_piece(row: Mapping[str, str]) -> ReceiptPiece:
-    first, end = Offset(int(row["first"])), Offset(int(row["next"]))
-    return ReceiptPiece(first=first, next=end, records=int(row["records"]), digest=row["digest"])
 
 
 def to_certified_ranges(scope: CertificateScope) -> list[ParityRange]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from mirror_core.evidence.file_store import Folder
+from mirror_core.evidence.receipt_files import ReceiptRow, spill_receipts
+from mirror_core.evidence.receipt_index import CheckedReceipts, ReceiptHeads
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.task_messages import Receipt, ReceiptPiece
 
@@ -35,3 +40,10 @@ def receipt(
         started_ms=NOON_MS + epoch * 30_000,
         ended_ms=NOON_MS + epoch * 30_000 + 29_999,
     )
+
+
+def read_receipts(
+    folder: Folder, mirror: MirrorName, read_heads: Callable[[], ReceiptHeads]
+) -> tuple[CheckedReceipts, list[ReceiptRow]]:
+    with spill_receipts(folder, mirror, read_heads) as (_, checked, buckets):
+        return checked, [row for rows in buckets for row in rows]

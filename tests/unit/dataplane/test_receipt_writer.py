@@ -11,7 +11,6 @@ import pytest
 
 from mirror_core.dataplane import receipt_writer
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
-from mirror_core.evidence import receipt_files
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.evidence.receipt_index import CheckedReceipts
 from mirror_core.model.errors import LostOwnership
@@ -19,7 +18,7 @@ from mirror_core.model.files import Unwritable
 from mirror_core.model.receipt_heads import ReceiptsHead
 from mirror_core.state.state_records import State
 from tests.support.receipt_files import holes, rows
-from tests.support.sample_receipts import MIRROR, receipt
+from tests.support.sample_receipts import MIRROR, read_receipts, receipt
 from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
@@ -92,7 +91,7 @@ class Desk:
         self.keeper.close(self.book, limit_s)
 
     def checked(self) -> CheckedReceipts:
-        return receipt_files.read_receipts(self.folder, MIRROR, lambda: self.book.heads).checked
+        return read_receipts(self.folder, MIRROR, lambda: self.book.heads)[0]
 
     def holes(self) -> list[tuple[int, int]]:
         return [(first, end) for _, first, end in holes(rows(self.folder, MIRROR))]

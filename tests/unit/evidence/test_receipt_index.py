@@ -26,7 +26,7 @@ from mirror_core.evidence.receipt_index import (
 from mirror_core.evidence.receipt_index import apply_receipt_faults as judged
 from mirror_core.model.parity_verdict import ParityResult, ParityVerdict
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
-from tests.support.sample_receipts import MIRROR, receipt
+from tests.support.sample_receipts import MIRROR, read_receipts, receipt
 from tests.support.sentences import format_sentence
 
 SHA = "a" * 64
@@ -194,8 +194,8 @@ def test_what_is_put_together_while_it_is_read_is_read_anew(tmp_path: Path) -> N
         heads(head(HOUR, ReceiptFileEntry(old.name, old.sha256, 1, True))),
         *[heads(head(new.day, ReceiptFileEntry(new.name, new.sha256, 1, True)))] * 3,
     ]
-    found = receipt_files.read_receipts(folder, MIRROR, lambda: looks.pop(0))
-    assert (found.checked.is_sound, found.checked.readable) == (True, (new.path,))
+    found, _ = read_receipts(folder, MIRROR, lambda: looks.pop(0))
+    assert (found.is_sound, found.readable) == (True, (new.path,))
 
 
 def test_what_is_stored_while_it_is_looked_for_is_neither_lost_nor_strange(tmp_path: Path) -> None:
@@ -208,9 +208,7 @@ def test_what_is_stored_while_it_is_looked_for_is_neither_lost_nor_strange(tmp_p
 
     receipt_files.write_receipts(LocalFolder(tmp_path), MIRROR, file)
     told = heads(head(HOUR, ReceiptFileEntry(file.name, file.sha256, 1, True)))
-    assert receipt_files.read_receipts(Older(tmp_path), MIRROR, lambda: told).checked == CheckedReceipts(
-        readable=(file.path,)
-    )
+    assert read_receipts(Older(tmp_path), MIRROR, lambda: told)[0] == CheckedReceipts(readable=(file.path,))
 
 
 def test_a_file_that_was_damaged_is_altered_and_not_read(tmp_path: Path) -> None:
@@ -218,10 +216,9 @@ def test_a_file_that_was_damaged_is_altered_and_not_read(tmp_path: Path) -> None
     file = receipt_files.pack_receipts(1, 1, [receipt(0, 10)])
     told = heads(head(HOUR, ReceiptFileEntry(file.name, file.sha256, 1, True)))
     where = tmp_path / receipt_files.write_receipts(folder, MIRROR, file)
-    assert receipt_files.read_receipts(folder, MIRROR, lambda: told).rows().num_rows == 1
+    assert len(read_receipts(folder, MIRROR, lambda: told)[1]) == 1
     where.write_bytes(file.content[:-9])
-    found = receipt_files.read_receipts(folder, MIRROR, lambda: told)
-    assert (found.checked.altered, found.rows().num_rows) == ((file.path,), 0)
+    assert read_receipts(folder, MIRROR, lambda: told) == (CheckedReceipts(readable=(), altered=(file.path,)), [])
 
 
 def test_certificates_are_where_the_newest_of_them_was_stored() -> None:
