@@ -17,7 +17,9 @@ from mirror_core.mirrors.mirror_commands import DEFAULT_DELETION, DeletionChoice
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import JsonDocument
 from mirror_core.model.names import ClusterName
+from mirror_core.state.lease import observe_live_lease
 from mirror_core.state.mirror_link import MirrorLink
+from mirror_core.state.state_records import State
 
 
 class MirrorCommandDocument(JsonDocument, frozen=True, kw_only=True):
@@ -46,6 +48,11 @@ class CommandOutput:
             self._lines.append(text)
         else:
             print_line(text)
+
+    def print_change(self, link: MirrorLink, state: State, change: str) -> None:
+        is_copying = observe_live_lease(link.destination, state, link.mirror.name) is not None
+        notice = "next epoch" if is_copying else "next start: none is seen to run"
+        self.print_line(f"mirror {self.mirror}: {change}; the data plane goes by it from its {notice}")
 
     def finish(self, *, done: bool) -> None:
         if self.as_json:

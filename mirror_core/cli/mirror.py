@@ -438,7 +438,7 @@ def pause(
     output = CommandOutput(name, MirrorCommand.PAUSE, as_json)
     if confirm_command(link, MirrorCommand.PAUSE, output, dry_run=dry_run, yes=yes):
         mirror_commands.pause_mirror(link)
-        output.print_line(f"mirror {name}: PAUSED; the running data plane notices at its next epoch")
+        output.print_change(link, state, "PAUSED")
         output.finish(done=True)
 
 
@@ -483,11 +483,11 @@ def throttle(
     """Limit what is read from the source, also while it is being copied. The drain of a failover heeds no limit."""
     output = CommandOutput(name, MirrorCommand.THROTTLE, as_json)
     limit = None if rate == "off" else parse_bytes_per_s(rate)
-    link, _ = find_mirror(config, name)
+    link, state = find_mirror(config, name)
     change = f"{_format_limit(link.mirror.throttle)} now, {_format_limit(limit)} then"
     if confirm_command(link, MirrorCommand.THROTTLE, output, dry_run=dry_run, yes=yes, further_lines=[change]):
         mirror_commands.throttle_mirror(link, limit)
-        output.print_line(f"mirror {name}: {_format_limit(limit)}; the running data plane notices at its next epoch")
+        output.print_change(link, state, _format_limit(limit))
         output.finish(done=True)
 
 
