@@ -98,6 +98,11 @@ def _format_writers(access: WriteAccess, mirror: Mirror) -> str:
             return _format_source_writers(access, mirror)
         case WriteLocation.DESTINATION:
             return f"Applications write {mirror.name} on {mirror.destination}: it was moved from {mirror.source}."
+        case WriteLocation.NOWHERE if access.action is OperatorAction.LIFT_FENCE:
+            return (
+                f"NOBODY CAN WRITE {mirror.name}: {mirror.source} answers, and the fence of an aborted failover still"
+                " stands there."
+            )
         case WriteLocation.NOWHERE:
             return (
                 f"Perhaps NOBODY CAN WRITE {mirror.name}: {mirror.source} was silent when a failover was aborted, and"
@@ -183,7 +188,7 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
         case OperatorAction.SHOW_FAILBACK:
             home = get_base_name(name)
             return f"it is for the way home of {home}, which has not ended:", (f"mirrorbook failback status {home}",)
-        case OperatorAction.WATCH | OperatorAction.KEEP_WATCHER:
+        case OperatorAction.WATCH | OperatorAction.KEEP_WATCHER | OperatorAction.LIFT_FENCE:
             return _find_watcher_advice(access, mirror)
         case OperatorAction.PLAN_FAILBACK:
             return f"when {source} is well again:", (f"mirrorbook failback plan {name}",)
@@ -195,6 +200,8 @@ def _find_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, .
 
 def _find_watcher_advice(access: WriteAccess, mirror: Mirror) -> tuple[str, tuple[str, ...]]:
     source, is_moved = mirror.source, access.writes is WriteLocation.DESTINATION
+    if access.action is OperatorAction.LIFT_FENCE:
+        return f"this opens {source} to applications now:", (f"mirrorbook mirror watch {mirror.name} --once",)
     if access.action is OperatorAction.WATCH:
         text = f"{source} is NOT fenced yet: start a watcher." if is_moved else f"start a watcher: it opens {source}."
         return text, _list_watcher_commands(mirror.name)

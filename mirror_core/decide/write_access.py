@@ -34,6 +34,7 @@ class OperatorAction(StrEnum):
     RESUME_MIRROR = "resume the mirror"
     SUPERVISE = "run the data plane"
     WATCH = "watch the old source"
+    LIFT_FENCE = "lift the fence of an aborted failover"
     KEEP_WATCHER = "keep the watcher running"
     RECOVER = "recover FAILED partitions"
     PLAN_FAILBACK = "plan a failback"
@@ -82,6 +83,8 @@ class AccessSituation:
     """A partition is FAILED."""
     is_watched: bool = False
     """A watcher of the old source is alive, for example one that `supervise` runs."""
+    is_fence_seen: bool | None = None
+    """Brokers of the source show the fence of an aborted failover. None: not asked, or no answer."""
     home: WriteAccess | None = None
     """During a failback: what the reverse mirror's failover says."""
 
@@ -99,8 +102,8 @@ def decide_write_access(situation: AccessSituation) -> WriteAccess:
         )
     if is_place_unrecorded(mirror, situation.pending_fence, newest.run if newest else None):
         return WriteAccess(writes=None, cluster=None, action=OperatorAction.START, run=None)
-    if find_fence_state(situation.pending_fence) is FenceState.LIFTING:
-        action = _decide_watching(situation)
+    if find_fence_state(situation.pending_fence) is FenceState.LIFTING and situation.is_fence_seen is not False:
+        action = OperatorAction.LIFT_FENCE if situation.is_fence_seen else _decide_watching(situation)
         return WriteAccess(writes=WriteLocation.NOWHERE, cluster=None, action=action, run=None)
     return WriteAccess(
         writes=WriteLocation.SOURCE, cluster=mirror.source, action=_decide_while_mirroring(situation), run=None

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mirror_core.decide.approval_rules import explain_expired_run
 from mirror_core.decide.failover_scope import FailoverScope, find_failed_since_plan
-from mirror_core.decide.fence_state import count_offsets
+from mirror_core.decide.fence_state import FenceState, count_offsets, find_fence_state
 from mirror_core.decide.forecast_accuracy import add_uncopied, count_lost_unplanned, find_not_copied
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
@@ -28,6 +28,7 @@ from mirror_core.decide.run_status import (
 from mirror_core.decide.write_access import AccessSituation, WriteAccess, decide_write_access
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
+from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.fence_manual_commands import list_ways_past_fences, may_be_fenced
 from mirror_core.model.acl import AclPurpose
 from mirror_core.model.config_sections import WriteBarrier
@@ -82,7 +83,7 @@ def explain_unread_home(link: MirrorLink, state: State) -> tuple[str, ...]:
             return ()
     name, source, new_primary = link.mirror.name, link.source.name, link.destination.name
     has_file = may_be_fenced(link.config, home)
-    is_fenced = has_file or _has_denials(link, {p.topic for p in state.partitions.get(name, {})})
+    is_fenced = has_file or _has_denials(link.destination, {p.topic for p in state.partitions.get(name, {})})
     if is_fenced is None:
         return ()
     if not is_fenced:
@@ -94,12 +95,12 @@ def explain_unread_home(link: MirrorLink, state: State) -> tuple[str, ...]:
     return (f"{unread}.", *known_lines)
 
 
-def _has_denials(link: MirrorLink, topics: Collection[str]) -> bool | None:
-    """Whether the new primary shows a fence. Its file may be on another machine."""
-    if link.destination.ruling.get_write_barrier(denials_possible=True) is not WriteBarrier.DENY_ACLS:
+def _has_denials(cluster: ClusterConfig, topics: Collection[str]) -> bool | None:
+    """Whether a cluster shows a fence. Its file may be on another machine."""
+    if cluster.ruling.get_write_barrier(denials_possible=True) is not WriteBarrier.DENY_ACLS:
         return None
     try:
-        with ClusterClient(link.destination, timeout_s=TIMEOUTS.plan_response_s) as client:
+        with ClusterClient(cluster, timeout_s=TIMEOUTS.plan_response_s) as client:
             acls = describe_acls(client)
     except MirrorError:
         return None
@@ -132,16 +133,20 @@ def _find_ended_failback(link: MirrorLink, run: Run) -> str:
 
 
 def read_write_access(link: MirrorLink, state: State, *, is_source_silent: bool, is_copying: bool) -> WriteAccess:
-    statuses = state.partitions.get(link.mirror.name, {}).values()
+    statuses, pending_fence = state.partitions.get(link.mirror.name, {}), state.pending_fences.get(link.mirror.name)
+    is_lifting = pending_fence is not None and find_fence_state(pending_fence) is FenceState.LIFTING
     newest = find_newest_run(link.mirror.name, state.runs.values())
     return decide_write_access(
         AccessSituation(
             mirror=link.mirror,
             newest_run=None if newest is None else _find_situation(link, state, newest, is_copying=is_copying),
-            pending_fence=state.pending_fences.get(link.mirror.name),
+            pending_fence=pending_fence,
             is_source_silent=is_source_silent,
             is_copying=is_copying,
-            has_failed=any(status.state is PartitionState.FAILED for status in statuses),
+            has_failed=any(status.state is PartitionState.FAILED for status in statuses.values()),
+            is_fence_seen=_has_denials(link.source, {p.topic for p in statuses})
+            if is_lifting and not is_source_silent
+            else None,
             is_watched=observe_watcher(link.destination, state, link.mirror.name).state is WatcherState.ALIVE,
             home=None if newest is None else _read_home_access(link, state, newest),
         )

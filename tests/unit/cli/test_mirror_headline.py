@@ -46,6 +46,13 @@ def lines_of(access: WriteAccess) -> list[str]:
     return [line for text in list_headline(access, ORDERS) for line in text.split("\n")]
 
 
+def test_a_fence_of_an_aborted_run_that_brokers_show_is_lifted_by_a_command() -> None:
+    access = replace(NOWHERE, run=None, action=OperatorAction.LIFT_FENCE)
+    assert lines_of(access)[0].startswith("NOBODY CAN WRITE orders: east answers")
+    assert lines_of(access)[-1].endswith("mirrorbook mirror watch orders --once")
+    assert lines_of(replace(access, action=OperatorAction.WATCH))[0].startswith("Perhaps ")
+
+
 def test_a_run_with_a_partition_that_failed_since_its_plan() -> None:
     access = replace(
         NOWHERE, run=replace(HELD, fence=None), cluster=ClusterName("east"), action=OperatorAction.ABORT_RUN

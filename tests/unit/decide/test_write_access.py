@@ -155,6 +155,17 @@ def test_a_source_that_returned_offers_both_ways() -> None:
             WriteLocation.NOWHERE,
             OperatorAction.KEEP_WATCHER,
         ),
+        *(
+            (
+                replace(QUIET, pending_fence=replace(PENDING, action=FenceAction.LIFT), is_fence_seen=seen),
+                writes,
+                action,
+            )
+            for seen, writes, action in (
+                (True, WriteLocation.NOWHERE, OperatorAction.LIFT_FENCE),
+                (False, WriteLocation.SOURCE, OperatorAction.NOTHING),
+            )
+        ),
         (
             replace(QUIET, mirror=STOPPED, pending_fence=replace(PENDING, applied_at_ms=2)),
             WriteLocation.DESTINATION,
