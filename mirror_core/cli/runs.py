@@ -482,7 +482,7 @@ def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Finding], *, as_j
     if reasons:
         return
     print_costs(plan, mirror)
-    for title, lines in (("warning", plan.warnings), ("unknown", plan.unknown)):
+    for title, lines in (("unknown", plan.unknown), ("warning", plan.warnings)):
         for line in lines:
             print_line(f"{title}: {line}", indent="  ")
     print_table("What is known now", ("what", "value"), list(list_figure_rows(figures)))

@@ -112,7 +112,6 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from _warn_destination(
             mirror.destination, snapshot.destination, snapshot.destination_authorizer.authorizer
         )
-    yield from _warn_rights(snapshot)
     for other, topic_count in snapshot.sibling_mirrors:
         yield Finding(
             "sibling_mirror_left",
@@ -125,6 +124,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from _warn_state_writers(snapshot)
     yield from snapshot.unusable_hooks
     yield from snapshot.unusable_fence_commands
+    yield from _warn_rights(snapshot)
 
 
 def _warn_fence(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -160,6 +160,11 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             entity=format_option("--entity-name", first_user),
             mechanism=first_mechanisms[0],
         )
+    if isinstance(snapshot.destination, DestinationSnapshot):
+        grant_warnings = snapshot.destination.grant_warnings
+        yield from grant_warnings[:MAX_LISTED]
+        if (more := len(grant_warnings) - MAX_LISTED) > 0:
+            yield Finding("more_grant_remarks", mirror.destination, count=more)
 
 
 def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -325,9 +330,6 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
         yield Finding("groups_unreported", name)
     if destination.groups_unread:
         yield Finding("groups_unread", name, count=destination.groups_unread)
-    yield from destination.grant_warnings[:MAX_LISTED]
-    if (more := len(destination.grant_warnings) - MAX_LISTED) > 0:
-        yield Finding("more_grant_remarks", name, count=more)
 
 
 def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:

@@ -241,11 +241,12 @@ def test_a_failback_says_before_it_asks_what_it_deletes_and_copies_anew(failback
 def test_costs_come_first_in_a_plan_and_steps_last(
     lossy: MirrorSnapshot, mode: RunMode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_plan(decide_failover(replace(lossy, mode=mode)).plan, lossy.mirror, (), as_json=False)
+    plan = replace(decide_failover(replace(lossy, mode=mode)).plan, unknown=(Finding("source_facts_unknown", "east"),))
+    print_plan(plan, lossy.mirror, (), as_json=False)
     lines = lines_of(capsys)
     positions = [
         next(n for n, line in enumerate(lines) if line.strip().startswith(start))
-        for start in ("lost:", "warning:", "What is known now", "Steps")
+        for start in ("lost:", "unknown:", "warning:", "What is known now", "Steps")
     ]
     assert positions == sorted(positions)
     assert positions[0] < 5

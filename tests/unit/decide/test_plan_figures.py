@@ -154,6 +154,15 @@ def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many
     assert many == [*remarks[:MAX_LISTED], Finding("more_grant_remarks", view.mirror.destination, count=2)]
 
 
+def test_remarks_on_rights_come_together_behind_what_decides(view: MirrorSnapshot) -> None:
+    remark, hook = Finding("grants_by_prefix", "west", prefixes=["a"], principals=["b"]), Finding("hook_unusable")
+    destination = replace(DESTINATION, grant_warnings=(remark,), groups_unread=3)
+    quota = replace(view.quotas, missing=("a",))  # type: ignore[arg-type]
+    changed = replace(view, destination=destination, unusable_hooks=(hook,), quotas=quota)
+    codes = [finding.code for finding in list_plan_warnings(changed)]
+    assert codes == ["groups_unread", "hook_unusable", "client_quotas_differ", "grants_by_prefix"]
+
+
 def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
     many = [Partition("a", number) for number in range(MAX_LISTED + 5)]
     source = replace(SOURCE, stable_ends=dict.fromkeys(many, Offset(5)))
