@@ -157,7 +157,7 @@ def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many
 def test_remarks_on_rights_come_together_behind_what_decides(view: MirrorSnapshot) -> None:
     remark, hook = Finding("grants_by_prefix", "west", prefixes=["a"], principals=["b"]), Finding("hook_unusable")
     destination = replace(DESTINATION, grant_warnings=(remark,), groups_unread=3)
-    quota = replace(view.quotas, missing=("a",))  # type: ignore[arg-type]
+    quota = replace(view.quotas, missing=("a",))
     changed = replace(view, destination=destination, unusable_hooks=(hook,), quotas=quota)
     codes = [finding.code for finding in list_plan_warnings(changed)]
     assert codes == ["groups_unread", "hook_unusable", "client_quotas_differ", "grants_by_prefix"]
