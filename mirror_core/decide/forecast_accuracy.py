@@ -242,6 +242,15 @@ def find_not_copied(
     return find_late_ranges(pending_fence, application_statuses), tuple(sorted(unknown_partitions))
 
 
+def count_least_lost(
+    pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus], uncopied: Collection[Partition]
+) -> int | None:
+    if pending_fence is None or pending_fence.applied_at_ms is None or not pending_fence.log_ends.topics:
+        return None
+    ranges, _ = find_not_copied(pending_fence, {p: s for p, s in statuses.items() if p not in uncopied})
+    return count_offsets(ranges) - count_offsets(pending_fence.split_late_ranges(ranges).since)
+
+
 def count_lost_unplanned(
     pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus]
 ) -> tuple[int | None, str]:

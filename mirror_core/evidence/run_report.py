@@ -17,11 +17,13 @@ from mirror_core.decide import certificate_coverage
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import (
+    decide_loss,
     find_saved,
     format_health,
     format_outage,
     format_outage_briefly,
     format_rto,
+    format_run_loss,
     list_groups_left,
     measure_outage,
 )
@@ -41,7 +43,7 @@ from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_f
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Partition, format_reverse_name
+from mirror_core.model.names import ClusterName, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityVerdict, SalvagedPartition, SalvageMatch
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from mirror_core.model.text import format_count, format_time
@@ -186,16 +188,7 @@ def answer_questions(
         yield ReportQuestion.SAVED, f"{records_text}{replay_text}"
         return
     if run.plan.mode is RunMode.UNPLANNED:
-        outcome = run.forecast_outcome
-        if outcome is not None and outcome.lost_offsets is not None:
-            counted = format_count(outcome.lost_offsets, "offset")
-            yield ReportQuestion.LOST, counted if outcome.lost_offsets else "nothing"
-            if outcome.taken_since_offsets:
-                yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=outcome.taken_since_offsets))
-            yield ReportQuestion.BASIS, outcome.lost_basis
-        else:
-            yield ReportQuestion.LOST, _format_forecast_loss(run.plan.figures)
-            yield ReportQuestion.BASIS, "by what was last seen of the source before the approval"
+        yield from _describe_unplanned_loss(run, source)
         yield from _describe_cut(steps)
         yield ReportQuestion.COMPARED_BEFORE, _describe_earlier_comparison(steps)
         evidence = proof or certificate_coverage.read_coverage_evidence(steps)
@@ -218,6 +211,22 @@ def answer_questions(
     has_uncompared = bool(list_values(evidence, FigureKey.NOT_COMPARED))
     yield ReportQuestion.LOST, f"{UNKNOWN_TEXT}; nothing of what was compared" if has_uncompared else "nothing"
     yield ReportQuestion.BASIS, _describe_gate(evidence)
+
+
+def _describe_unplanned_loss(run: Run, source: str) -> Iterator[tuple[str, str]]:
+    outcome = run.forecast_outcome
+    if outcome is None or (outcome.lost_offsets is None and outcome.least_lost_offsets is None):
+        yield ReportQuestion.LOST, _format_forecast_loss(run.plan.figures)
+        yield ReportQuestion.BASIS, "by what was last seen of the source before the approval"
+        return
+    lost = outcome.lost_offsets
+    yield (
+        ReportQuestion.LOST,
+        format_count(lost, "offset") if lost else format_run_loss(decide_loss(run), ClusterName(source)),
+    )
+    if outcome.taken_since_offsets:
+        yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=outcome.taken_since_offsets))
+    yield ReportQuestion.BASIS, outcome.lost_basis
 
 
 def _describe_gate(evidence: StepEvidence) -> str:

@@ -29,9 +29,15 @@ from mirror_core.state.writer import StateWriter
 
 
 def count_outcome(
-    link: MirrorLink, journal: Journal, lost: tuple[int | None, str], *, ask_source: bool, taken_since: int = 0
+    link: MirrorLink,
+    journal: Journal,
+    lost: tuple[int | None, str],
+    *,
+    ask_source: bool,
+    taken_since: int = 0,
+    least_lost: int | None = None,
 ) -> ForecastOutcome:
-    """`lost`: offsets, and how they are known. `taken_since`: as in the outcome."""
+    """`lost`: offsets, and how they are known."""
     state, name = journal.log.state, link.mirror.name
     ends = {p: status.lmo for p, status in state.partitions.get(name, {}).items()}
     recorded = state.uncommitted_groups.get(name)
@@ -43,6 +49,7 @@ def count_outcome(
     return ForecastOutcome(
         lost_offsets=lost[0],
         lost_basis=lost[1],
+        least_lost_offsets=least_lost if lost[0] is None else None,
         reread_offsets={
             **dict.fromkeys(islice(left_groups, forecast_accuracy.MAX_FORECAST_GROUPS)),
             **forecast_accuracy.count_read_again(group_offsets, reached, ends),

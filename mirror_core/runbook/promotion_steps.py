@@ -76,8 +76,11 @@ class PromotionSteps(StepContext):
         """(offsets acknowledged by the source and missing here, how known)"""
 
     def count_taken_since(self) -> int:
-        """Offsets that the source took after it was given up: none that are known."""
+        """By the source after it was given up, as far as known."""
         return 0
+
+    def count_least_lost(self) -> int | None:
+        return None
 
     def certify(self) -> StepEvidence:
         return {}
@@ -277,7 +280,12 @@ class PromotionSteps(StepContext):
             pending_fence is not None and pending_fence.applied_at_ms is not None
         )
         outcome = forecast_check.count_outcome(
-            self.link, self.journal, lost_offsets, ask_source=ask_source, taken_since=self.count_taken_since()
+            self.link,
+            self.journal,
+            lost_offsets,
+            ask_source=ask_source,
+            taken_since=self.count_taken_since(),
+            least_lost=self.count_least_lost(),
         )
         self.writer.put(replace(self.journal.run, forecast_outcome=outcome))
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]

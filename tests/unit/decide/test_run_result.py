@@ -13,9 +13,11 @@ from mirror_core.decide.run_result import (
     RunLoss,
     RunResult,
     WriteOutage,
+    decide_loss,
     decide_run_result,
     format_outage_briefly,
     format_rto,
+    format_run_loss,
     measure_outage,
 )
 from mirror_core.decide.steps import list_standstill_steps
@@ -100,6 +102,17 @@ def test_a_counted_loss_is_told_instead() -> None:
     result = decide_run_result(replace(UNPLANNED, forecast_outcome=counted), [], MIRROR)
     assert result is not None
     assert (result.loss, result.outage) == (RunLoss(offsets=464, taken_since=72), None)
+
+
+def test_what_could_be_counted_of_a_source_that_is_back_is_told_though_others_have_no_copy() -> None:
+    outcome = ForecastOutcome(lost_offsets=None, least_lost_offsets=464, lost_basis="", reread_basis="")
+    plan = replace(UNPLANNED.plan, figures={FigureKey.UNCOPIED_OFFSETS: 36})
+    counted = replace(UNPLANNED, plan=plan, forecast_outcome=outcome)
+    assert decide_loss(counted) == RunLoss(offsets=500, is_minimum=True), "the source is back: nothing was unseen"
+    answered = dict(answer_questions(counted, [], "east", "west"))[ReportQuestion.LOST]
+    assert answered == format_run_loss(decide_loss(counted), MIRROR.source)
+    foretold = replace(counted, forecast_outcome=replace(outcome, least_lost_offsets=0), plan=UNPLANNED.plan)
+    assert decide_loss(foretold).offsets == FORECAST.lost_offsets, "ends that are not known now were seen before"
 
 
 def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -> None:

@@ -259,6 +259,30 @@ def test_what_the_watcher_has_found_behind_the_fence_is_the_loss_of_its_run(fenc
     assert [row.counted for row in rows if row.key is ForecastKey.LOST_OFFSETS] == [lost], "as in the run's result"
 
 
+def test_what_is_counted_of_copies_is_the_least_that_was_lost_beside_topics_without_one() -> None:
+    a, b, c = (Partition(topic, 0) for topic in "abc")
+    outcome = ForecastOutcome(lost_offsets=None, lost_basis="not seen", reread_basis="")
+    run = replace(a_run("m-failover-1", RunKind.FAILOVER, RunState.DONE, 10), forecast_outcome=outcome)
+    run = replace(run, plan=replace(run.plan, mode=RunMode.UNPLANNED))
+    state = a_state(MIRROR, run)
+    statuses = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(100)) for p in (a, b, c)}
+    statuses[b] = replace(statuses[b], lmo=None, destination_topic_id="")
+    state.partitions[MIRROR.name] = statuses
+    state.pending_fences[MIRROR.name] = PendingFence(
+        mirror=MIRROR.name,
+        cluster=MIRROR.source,
+        action=FenceAction.APPLY,
+        run=run.id,
+        since_ms=1,
+        applied_at_ms=2,
+        log_ends=PartitionOffsets.from_mapping({a: Offset(600), b: Offset(36)}),
+        since_offsets=PartitionOffsets.from_mapping({a: Offset(537)}),
+    )
+    counted = count_lost_behind_fence(state, run).forecast_outcome
+    assert counted is not None
+    assert (counted.lost_offsets, counted.least_lost_offsets, counted.taken_since_offsets) == (None, 437, 63)
+
+
 @pytest.mark.parametrize(
     ("is_silent", "has_file", "is_fenced", "said"),
     [
