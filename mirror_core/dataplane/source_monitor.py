@@ -59,28 +59,41 @@ class BrokerConfirmations:
 
     def __init__(self, clock: SteadyClock) -> None:
         self._clock = clock
-        self._confirmed_ms: dict[int, int] = {}
+        self._confirmed_ms: Mapping[int, int] = {}
+        self._newest_ms: Mapping[int, int] = {}
         self._can_confirm: bool | None = None
         """False: ZooKeeper, Kafka before 3.3, or no DESCRIBE."""
+        self._is_refused = False
 
     def update(self, client: ClusterClient) -> None:
+        """See `apply`."""
         if self._can_confirm is False:
             return
         try:
             self._can_confirm = self._can_confirm or supports_describe_quorum(client)
             if self._can_confirm:
                 requested_ms = self._clock.now_ms()
+                known_ms = dict(self._newest_ms)
                 for broker, age_ms in fetch_metadata_ages_ms(client).items():
-                    self._confirmed_ms[broker] = max(requested_ms - age_ms, self._confirmed_ms.get(broker, 0))
+                    known_ms[broker] = max(requested_ms - age_ms, known_ms.get(broker, 0))
+                self._newest_ms = known_ms
         except MissingPermission:
             self._can_confirm = False
         except MirrorError as error:
-            _log.debug("no controller has answered: %s", error)
-            client.mark_metadata_stale()
+            if isinstance(error, Unreachable) or not isinstance(error, RemoteFault):
+                _log.debug("no controller has answered: %s", error)
+                client.mark_metadata_stale()
+            elif not self._is_refused:
+                self._is_refused = True
+                _log.info("which brokers are cut off from controllers is unknown: %s", error)
+
+    def apply(self) -> None:
+        """Before a look: afterwards a broker may be connected again."""
+        self._confirmed_ms = self._newest_ms
 
     def find_confirmed_ms(self, at_ms: int, brokers: Iterable[int]) -> int | None:
         """`at_ms`, or earlier: when what they told was true. None: unknown."""
-        if self._can_confirm is False:
+        if self._can_confirm is False or (self._is_refused and not self._confirmed_ms):
             return at_ms
         confirmed_ms = min((self._confirmed_ms.get(broker, 0) for broker in brokers), default=at_ms)
         return at_ms if at_ms - confirmed_ms <= _MAX_METADATA_AGE_MS else confirmed_ms or None
@@ -104,6 +117,9 @@ class SourceMonitor:
         self._observed = restore_observed(previous, recorded) if previous else ObservedSource(link.mirror.name, {})
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._shall_confirm = threading.Event()
+        self._has_confirmed = threading.Event()
+        self._has_confirmed.set()
         self._thread = threading.Thread(target=self._run, name="source-monitor", daemon=True)
         self._recorded = dict(recorded)
         self._list_transactions_at = 0.0
@@ -143,23 +159,27 @@ class SourceMonitor:
     def close(self) -> None:
         """Does not wait: a dead source may use up its timeout."""
         self._stop.set()
+        self._shall_confirm.set()
 
     def observe(
-        self, source: ClusterClient, destination: ClusterClient, controllers: ClusterClient | None = None
+        self, source: ClusterClient, destination: ClusterClient, confirm: Callable[[], None] | None = None
     ) -> SourceObservation:
         observed_source = self._observed
         observed_source.set_recorded(self._recorded)
-        self._confirmations.update(controllers or source)
+        if confirm is None:
+            self._confirmations.update(source)
+        else:
+            confirm()
+        self._confirmations.apply()
         described = self._describe(source)
         observed_source.forget_unknown()
         partitions = observed_source.get_known_partitions()
         requested_ms = self._clock.now_ms()
         ongoing = self._find_open_transactions(source, {p.topic for p in partitions})
-        told_ms = self._confirmations.find_confirmed_ms(requested_ms, self._brokers)
-        if told_ms is None:
-            ongoing = None
-        elif ongoing is not None:
-            observed_source.update_open_transactions(told_ms, ongoing)
+        if self._confirmations.find_confirmed_ms(requested_ms, self._brokers) != requested_ms:
+            ongoing = None  # of a broker that may be cut off: newer ones may be known
+        if ongoing is not None:
+            observed_source.update_open_transactions(requested_ms, ongoing)
         leaders = {
             Partition(name, index): leader for name, t in described.items() for index, leader in t.partitions.items()
         }
@@ -307,18 +327,34 @@ class SourceMonitor:
             )
         return transactions
 
+    def _confirm(self) -> None:
+        """Waits briefly: controllers may hang."""
+        if self._has_confirmed.is_set():
+            self._has_confirmed.clear()
+            self._shall_confirm.set()
+            self._has_confirmed.wait(OBSERVE_INTERVAL_S)
+
+    def _run_confirmations(self) -> None:
+        with ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as controllers:
+            while self._shall_confirm.wait():
+                self._shall_confirm.clear()
+                if self._stop.is_set():
+                    return
+                self._confirmations.update(controllers)
+                self._has_confirmed.set()
+
     def _run(self) -> None:
         last_error = ""
         with (
             ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as source,
             ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination,
-            source.clone() as controllers,
         ):
+            threading.Thread(target=self._run_confirmations, name="broker-confirmations", daemon=True).start()
             pause = 0.0
             while not self._stop.wait(pause):
                 started_at, pause = time.monotonic(), OBSERVE_INTERVAL_S
                 try:
-                    pause = _compute_pause_s(self.observe(source, destination, controllers))
+                    pause = _compute_pause_s(self.observe(source, destination, self._confirm))
                     last_error = ""
                 except MirrorError as error:
                     self.record_failure(error)

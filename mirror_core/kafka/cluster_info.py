@@ -23,8 +23,8 @@ from kio.static.primitive import f64, i32
 
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
-from mirror_core.kafka.error_mapping import make_fault
-from mirror_core.model.errors import MirrorError
+from mirror_core.kafka.error_mapping import RETRIED_CODES, make_fault
+from mirror_core.model.errors import MirrorError, Unreachable
 from mirror_core.model.logs import get_logger
 from mirror_core.model.sync_state import ClientQuota
 from mirror_core.model.timing import now_ms
@@ -98,11 +98,13 @@ def supports_describe_quorum(client: ClusterClient) -> bool:
 
 
 def _parse_quorum(client: ClusterClient, response: DescribeQuorumResponse) -> Quorum:
-    if response.error_code is not ErrorCode.none:
-        raise make_fault(client, "controllers", "DescribeQuorum", response.error_code)
-    [row] = response.topics[0].partitions
-    if row.error_code is not ErrorCode.none:
-        raise make_fault(client, "controllers", "DescribeQuorum", row.error_code)
+    rows = [row for topic in response.topics for row in topic.partitions]
+    for code in (response.error_code, *(row.error_code for row in rows)):
+        if code in RETRIED_CODES:
+            raise Unreachable(f"cluster {client.name}, controllers: DescribeQuorum: {code.name}")
+        if code is not ErrorCode.none:
+            raise make_fault(client, "controllers", "DescribeQuorum", code)
+    [row] = rows
     # The active controller reports its own clock here.
     active_now_ms = max(int(voter.last_caught_up_timestamp) for voter in row.current_voters)
     fetch_times = {int(voter.replica_id): int(voter.last_fetch_timestamp) for voter in row.current_voters}

@@ -46,7 +46,7 @@ AUTHORIZATION_CODES: Final = frozenset(
         ErrorCode.delegation_token_authorization_failed,
     }
 )
-_RETRIED_CODES: Final = RETRIABLE_CODES | {
+RETRIED_CODES: Final = RETRIABLE_CODES | {
     ErrorCode.request_timed_out,
     ErrorCode.network_exception,
     ErrorCode.throttling_quota_exceeded,
@@ -114,7 +114,7 @@ def retry_per_key(
         refused = [
             (key, code, message)
             for key, (code, message) in codes.items()
-            if code is not ErrorCode.none and code not in expected and code not in _RETRIED_CODES
+            if code is not ErrorCode.none and code not in expected and code not in RETRIED_CODES
         ]
         if refused and refusals is None:
             key, code, message = refused[0]
@@ -125,7 +125,7 @@ def retry_per_key(
             refusals.update(
                 {key: make_fault(client, str(key), action, code, message) for key, code, message in refused}
             )
-        answered = {key: code for key, (code, _) in codes.items() if code not in _RETRIED_CODES}
+        answered = {key: code for key, (code, _) in codes.items() if code not in RETRIED_CODES}
         results.update({key: code for key, code in answered.items() if not refusals or key not in refusals})
         remaining = [key for key in remaining if key not in answered]
         if remaining:

@@ -223,7 +223,7 @@ def test_a_broker_without_controllers_makes_no_observation_of_the_source_fresh(t
 
         def observe() -> SourceObservation | None:
             try:
-                return monitor.observe(source, destination, controllers)
+                return monitor.observe(source, destination, lambda: monitor._confirmations.update(controllers))
             except MirrorError:
                 return None
 

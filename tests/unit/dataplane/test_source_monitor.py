@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,9 +18,10 @@ from mirror_core.kafka.leader_epochs import EpochEnds
 from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
 from mirror_core.model.errors import ConnectionRefused, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Offset, Partition
-from mirror_core.model.source_observation import ObservedTransaction, SourceObservation
+from mirror_core.model.source_observation import TRANSACTION_OVER, ObservedTransaction, SourceObservation
 from tests.support.loss_views import status
 from tests.support.mirror_views import MIRROR
+from tests.support.waiting import wait_until
 
 ONE = {("id", 1, 1): ObservedTransaction(id="id", producer_id=1, state="Ongoing", parts=())}
 LINK = cast(
@@ -449,3 +451,103 @@ def test_a_listing_of_cut_off_brokers_hides_no_topic_that_was_seen_since(
     second = monitor.observe(topics, cast("Any", None))
     assert first.listed_ms == second.listed_ms == first.transactions_ms == second.transactions_ms == 100_000
     assert [topic.topic for topic in second.topics] == ["a"]
+
+
+def test_transactions_that_a_cut_off_broker_does_not_list_have_not_ended(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_clocks(monkeypatch, source)
+    ages_ms, listed = {1: 0}, [ONE, {}, {}]
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: True)
+    monkeypatch.setattr(source_monitor, "fetch_metadata_ages_ms", lambda _: ages_ms)
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", lambda *_: listed.pop(0))
+    monitor, topics = SourceMonitor(LINK, None), cast("Any", OfOneBroker())
+    first = monitor.observe(topics, cast("Any", None))
+    source.now += 10.0
+    ages_ms[1] = 5_000
+    second = monitor.observe(topics, cast("Any", None))
+    assert second.transactions == first.transactions, "it knows what was so 5 s ago"
+    assert second.transactions_ms == first.transactions_ms == 100_000
+    ages_ms[1] = 0
+    third = monitor.observe(topics, cast("Any", None))
+    assert [one.state for one in third.transactions] == [TRANSACTION_OVER]
+    assert third.transactions_ms == 110_000
+
+
+@pytest.mark.parametrize(
+    ("error", "has_confirmed", "listed_ms"),
+    [
+        (RemoteFault("DescribeQuorum: UNKNOWN_SERVER_ERROR"), False, 110_000),
+        (RemoteFault("DescribeQuorum: UNKNOWN_SERVER_ERROR"), True, 100_000),
+        (Unreachable("timed out"), False, None),
+        (Unreachable("timed out"), True, 100_000),
+    ],
+    ids=["never tell", "tell no more", "always silent", "silent now"],
+)
+def test_controllers_that_answer_but_never_tell_leave_no_end_without_a_time(
+    source: Source,
+    monkeypatch: pytest.MonkeyPatch,
+    error: RemoteFault,
+    *,
+    has_confirmed: bool,
+    listed_ms: int | None,
+) -> None:
+    """Silence may mean that the broker which was asked is cut off from them. An answer does not."""
+    set_clocks(monkeypatch, source)
+    answers: list[Mapping[int, int] | RemoteFault] = [{1: 0} if has_confirmed else error, error]
+
+    def fetch(_: object) -> Mapping[int, int]:
+        answer = answers.pop(0)
+        if isinstance(answer, RemoteFault):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: True)
+    monkeypatch.setattr(source_monitor, "fetch_metadata_ages_ms", fetch)
+    monkeypatch.setattr(Topics, "mark_metadata_stale", lambda _: None, raising=False)
+    monitor, topics = SourceMonitor(LINK, None), cast("Any", OfOneBroker())
+    monitor.observe(topics, cast("Any", None))
+    source.now += 10.0
+    assert monitor.observe(topics, cast("Any", None)).listed_ms == listed_ms
+
+
+def test_controllers_that_hang_hold_up_no_look_and_hide_no_silent_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, source_dies = threading.Event(), threading.Event()
+
+    class Client(OfOneBroker):
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def clone(self) -> Client:
+            return self
+
+        def mark_metadata_stale(self) -> None: ...
+
+        def metadata(self, topics: Iterable[str] | None = None) -> ClusterMetadata:
+            if source_dies.is_set():
+                raise Unreachable("timed out")
+            return super().metadata(topics)
+
+    def hang(_: object) -> Mapping[int, int]:
+        answers.wait()
+        raise Unreachable("timed out")
+
+    monkeypatch.setattr(source_monitor, "ClusterClient", lambda *_, **__: Client())
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: True)
+    monkeypatch.setattr(source_monitor, "fetch_metadata_ages_ms", hang)
+    monkeypatch.setattr(source_monitor, "_list_open_transactions", lambda *_: {})
+    monkeypatch.setattr(source_monitor, "list_available_offsets", lambda *_, **__: OffsetsResult({}, frozenset()))
+    monitor = SourceMonitor(cast("Any", SimpleNamespace(mirror=LINK.mirror, source=None, destination=None)), None)
+    monitor.start()
+    try:
+        wait_until(lambda: monitor.has_observed, timeout_s=30, why="brokers answer, controllers do not")
+        assert monitor.newest_observation is not None
+        assert monitor.newest_observation.listed_ms is None, "the broker may be cut off from them"
+        assert not monitor.pop_interruption()
+        source_dies.set()
+        wait_until(monitor.pop_interruption, timeout_s=30, why="the source is silent, too")
+    finally:
+        monitor.close()
+        answers.set()

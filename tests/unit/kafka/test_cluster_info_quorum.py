@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from kio.schema.types import BrokerId, TopicName
 from kio.static.primitive import i32, i64
 
 from mirror_core.kafka.cluster_info import Quorum, fetch_metadata_ages_ms
+from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,36 @@ def test_a_broker_with_a_new_disk_is_not_as_old_as_what_controllers_remember_of_
             return response
 
     assert fetch_metadata_ages_ms(cast("Any", Client())) == {1: 200, 2: 200, 3: 5_000, 4: 200}
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ErrorCode.request_timed_out, Unreachable),
+        (ErrorCode.not_leader_or_follower, Unreachable),
+        (ErrorCode.unknown_server_error, RemoteFault),
+        (ErrorCode.cluster_authorization_failed, MissingPermission),
+    ],
+)
+@pytest.mark.parametrize("is_of_partition", [True, False])
+def test_controllers_that_do_not_answer_a_broker_are_not_controllers_that_refuse(
+    code: ErrorCode, error: type[RemoteFault], *, is_of_partition: bool
+) -> None:
+    row = PartitionData(
+        partition_index=i32(0),
+        error_code=code,
+        leader_id=BrokerId(-1),
+        leader_epoch=i32(-1),
+        high_watermark=i64(-1),
+        current_voters=(),
+        observers=(),
+    )
+    topic = TopicData(topic_name=TopicName("__cluster_metadata"), partitions=(row,))
+    response = DescribeQuorumResponse(
+        error_code=ErrorCode.none if is_of_partition else code, topics=(topic,) if is_of_partition else ()
+    )
+    config = SimpleNamespace(user=lambda _: "User:control")
+    client: Any = SimpleNamespace(name="east", principal=None, config=config, call=lambda *_: response)
+    with pytest.raises(RemoteFault) as raised:
+        fetch_metadata_ages_ms(client)
+    assert type(raised.value) is error
