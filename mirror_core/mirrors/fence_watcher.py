@@ -52,7 +52,7 @@ from mirror_core.model.names import ClusterName, MirrorName, get_base_name
 from mirror_core.model.pending_fence import FenceAction, FenceRestoration, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.timing import TIMEOUTS
-from mirror_core.state.active_cluster import copy_announcement, read_active_cluster, record_lift
+from mirror_core.state.active_cluster import copy_announcement, forget_lift, read_active_cluster
 from mirror_core.state.mirror_link import MirrorLink, check_source_id, read_broker_time_ms
 from mirror_core.state.point_of_no_return import is_past_no_return, list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -309,9 +309,8 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
             updated = replace(updated, restored=_make_restoration(link, writer.now_ms()))
     updated = add_unreported(updated, format_new_late_ranges(link, writer.state, updated, pending_fence))
     writer.put(updated)
-    with suppress(MirrorError):  # optional
-        if updated.restored is not None and updated.restored.lifted_by:
-            record_lift(link.source, get_base_name(link.mirror.name), None, TIMEOUTS.old_source_response_s)
+    if updated.restored is not None and updated.restored.lifted_by:
+        forget_lift(link.source, get_base_name(link.mirror.name), TIMEOUTS.old_source_response_s)
     with suppress(MirrorError):  # the cluster missed the active topic's update; optional
         copy_announcement(link.destination, link.source, get_base_name(link.mirror.name))
     lines = list(map(str, describe_fence(updated)))

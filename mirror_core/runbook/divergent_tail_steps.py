@@ -31,11 +31,12 @@ from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, desc
 from mirror_core.mirrors.old_source_fence import list_since_offsets
 from mirror_core.model.errors import Indeterminate, Refused, Unreachable
 from mirror_core.model.mirror import PartitionStatus
-from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.names import Offset, Partition, PartitionOffsets, get_base_name
 from mirror_core.model.parity_verdict import ParityRange, ParityResult, SalvagedPartition, SalvageMatch
 from mirror_core.model.pending_fence import FenceAction
 from mirror_core.model.run import FailbackStrategy, StepEvidence
 from mirror_core.model.text import format_count
+from mirror_core.model.timing import TIMEOUTS
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.rights.required_acls import find_lacking_strategy_rights
 from mirror_core.runbook.fence_actions import CommandFence, LiftFile
@@ -55,6 +56,7 @@ from mirror_core.runbook.truncation_strategies import (
     truncate_by_replica,
     truncate_offline,
 )
+from mirror_core.state.active_cluster import forget_lift
 from mirror_core.state.state_records import PartitionRecord
 from mirror_core.sync.fence_acls import VerifiedFence, apply_fence
 
@@ -217,6 +219,8 @@ class TailSteps(StepContext):
         )
 
     def _record_fence(self, old: ClusterClient, fence: VerifiedFence) -> None:
+        if fence.authorizer or fence.command:
+            forget_lift(self.link.source, get_base_name(self.link.mirror.name), TIMEOUTS.old_source_response_s)
         pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
         if pending_fence is None or pending_fence.action is not FenceAction.APPLY:
             return

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -129,6 +130,14 @@ def record_lift(
         return None if announced is None else replace(announced, fence_lift=lift or UNSET)
 
     return _update_entry(config, mirror, choose, timeout_s)
+
+
+def forget_lift(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> None:
+    """Fenced again. Where it fails, screens go on naming the lift."""
+    with suppress(MirrorError):
+        announced = read_active_cluster(config, mirror, timeout_s)
+        if announced is not None and announced.fence_lift:
+            record_lift(config, mirror, None, timeout_s)
 
 
 def _update_entry(

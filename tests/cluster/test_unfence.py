@@ -386,6 +386,26 @@ def test_a_watcher_that_fences_again_what_a_person_has_opened_says_who_did_which
     assert "lifted by ann@desk" not in shown.stderr, "it stands again"
 
 
+def test_a_failback_that_fences_again_what_a_person_has_opened_makes_the_lift_forgotten(
+    pair: Pair, tmp_path: Path
+) -> None:
+    mirrored, topic = copied(pair, tmp_path)
+    run = through(mirrored, "promote")
+    assert mirrored.failover.drive(run).state is RunState.DONE
+    file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
+    cluster, fence = mirrored.config.cluster("east"), read_fence_file(file)
+    with suspended(pair.west):
+        assert lift_by_file(mirrored.config, cluster, fence, file, lifted_by="ann@desk") == ()
+    assert not denied(pair.east, topic)
+    failback = failback_of(mirrored)
+    home = failback.begin(failback.plan().hash)
+    failback.run_step(home.id, "salvage")
+    assert denied(pair.east, topic)
+    with suspended(pair.west):
+        shown = mirrorbook("mirror", "describe", mirrored.name, "--config", str(mirrored.config.path))
+    assert "lifted by ann@desk" not in shown.stderr, "it stands again"
+
+
 def test_nobody_is_stopped_when_the_file_cannot_be_written(pair: Pair, tmp_path: Path) -> None:
     mirrored, topic = copied(pair, tmp_path)
     run = through(mirrored, "prove")

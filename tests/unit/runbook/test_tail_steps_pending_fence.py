@@ -10,6 +10,7 @@ import pytest
 
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
+from mirror_core.runbook import divergent_tail_steps
 from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.state.state_records import State
 from mirror_core.sync.fence_acls import VerifiedFence
@@ -36,13 +37,20 @@ class Writer:
 
 
 @pytest.mark.parametrize(("authorizer", "command"), [(True, False), (False, True), (False, False)])
-def test_a_fence_stands_only_where_something_keeps_writers_out(authorizer: bool, command: bool) -> None:
+def test_a_fence_stands_only_where_something_keeps_writers_out(
+    monkeypatch: pytest.MonkeyPatch, authorizer: bool, command: bool
+) -> None:
     writer: Any = Writer()
-    link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror))
+    link: Any = SimpleNamespace(mirror=SimpleNamespace(name=OWED.mirror), source="east")
     nothing: Any = None
+    forgotten = list[tuple[str, str]]()
+    monkeypatch.setattr(
+        divergent_tail_steps, "forget_lift", lambda cluster, mirror, _: forgotten.append((cluster, mirror))
+    )
     steps = TailSteps(link, nothing, writer, nothing)
     fence = VerifiedFence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)})
     steps._record_fence(nothing, fence)
+    assert forgotten == ([("east", OWED.mirror)] if authorizer or command else [])
     if authorizer or command:
         ends = PartitionOffsets.from_mapping({A0: Offset(7)})
         assert writer.put_last == replace(
