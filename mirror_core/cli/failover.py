@@ -15,7 +15,6 @@ from mirror_core.cli.command_options import (
     SparkConfOption,
     YesOption,
     find_mirror,
-    require_confirmation,
     require_typed_name,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
@@ -369,8 +368,8 @@ def _confirm_losses(failover: Failover, run: Run, *, yes: bool, as_json: bool) -
     if losses:
         for line in format_refused_losses(state, run):
             print_line(line, err=as_json)
-        question = f"Leave behind what run {run.id} has stopped for, and promote {failover.link.destination.name}?"
-        require_confirmation(question, yes)
+        warning = f"This leaves behind what run {run.id} has stopped for, and promotes {failover.link.destination.name}"
+        require_typed_name(run.plan.mirror, yes, warning)
     return losses
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer
 
-from mirror_core.cli import failover, run_commands
+from mirror_core.cli import command_options, failover, run_commands
 from mirror_core.cli.command_options import CANCELLED, UNCHANGED, require_confirmation
 from mirror_core.cli.failback import format_discard_question
 from mirror_core.cli.run_commands import CompareRunner, choose_runner, make_conductor
@@ -153,6 +154,23 @@ def test_a_failback_that_discards_nothing_does_not_ask_to_discard() -> None:
     assert "discard them" not in format_discard_question(0, east)
     assert "3 records" in format_discard_question(3, east)
     assert "unknown" in format_discard_question(None, east)
+
+
+@pytest.mark.parametrize(("typed", "is_agreed"), [(str(RUN.plan.mirror), True), ("y", False), ("", False)])
+def test_records_are_left_behind_by_the_mirrors_name_as_where_else_records_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, is_agreed: bool
+) -> None:
+    monkeypatch.setattr(failover, "read_state", lambda *_: None)
+    monkeypatch.setattr(failover, "list_refused_losses", lambda *_: ("promote x",))
+    monkeypatch.setattr(failover, "format_refused_losses", lambda *_: ("3 records of a-0",))
+    monkeypatch.setattr(command_options, "_prepare_terminal", lambda: None)
+    monkeypatch.setattr(typer, "prompt", lambda *_, **__: typed)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: typed == "y")
+    conductor = cast("Any", SimpleNamespace(link=LINK))
+    with nullcontext() if is_agreed else pytest.raises(Refused, match=CANCELLED):
+        assert failover._confirm_losses(conductor, RUN, yes=False, as_json=False) == ("promote x",)
+    assert "3 records of a-0" in capsys.readouterr().out
+    assert failover._confirm_losses(conductor, RUN, yes=True, as_json=False) == ("promote x",)
 
 
 def test_who_says_no_or_breaks_off_is_told_that_nothing_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
