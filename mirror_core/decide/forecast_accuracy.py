@@ -19,12 +19,16 @@ from mirror_core.decide.fence_state import (
 )
 from mirror_core.decide.group_coverage import find_uncounted_groups
 from mirror_core.decide.loss_bound import (
+    compute_loss,
     compute_snapshot_loss,
+    count_unknown,
     find_refused_s,
+    format_losses,
     list_early_deletions,
     select_given_up,
     sum_missing,
 )
+from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
@@ -38,12 +42,14 @@ from mirror_core.decide.mirror_snapshot import (
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
-from mirror_core.model.mirror import PartitionStatus
+from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
+from mirror_core.model.source_observation import SourceObservation
 
 MAX_FORECAST_GROUPS: Final = 1000
 _USUAL_LAG_S: Final = 2.0
@@ -240,6 +246,26 @@ def find_not_copied(
         *(p for p, status in application_statuses.items() if status.lmo is None),
     }
     return find_late_ranges(pending_fence, application_statuses), tuple(sorted(unknown_partitions))
+
+
+def list_without_copy(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> tuple[str, ...]:
+    current = apply_current_filters(mirror, statuses, observation)
+    losses = compute_loss(statuses, current, {}, (), now_ms=0).application_losses
+    lacking = {p: loss for p, loss in losses.items() if loss.has_no_copy and loss.missing != 0}
+    if not lacking:
+        return ()
+    finding = Finding(
+        "uncopied_left_behind",
+        mirror.destination,
+        source=mirror.source,
+        count=len(lacking),
+        offsets=sum_missing(lacking.values()),
+        unknown=count_unknown(lacking.values()),
+        partitions=format_losses(lacking),
+    )
+    return (str(finding),)
 
 
 def count_least_lost(

@@ -18,7 +18,7 @@ from mirror_core.decide.failover_scope import (
     list_leavable,
 )
 from mirror_core.decide.fence_state import format_late_ranges
-from mirror_core.decide.forecast_accuracy import find_not_copied
+from mirror_core.decide.forecast_accuracy import find_not_copied, list_without_copy
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_standstill_steps
@@ -336,6 +336,7 @@ def format_refused_losses(state: State, run: Run) -> tuple[str, ...]:
         late_ranges, unknown = find_not_copied(reported, statuses)
         if late_ranges:
             lines.append(format_late_ranges(late_ranges, state.source_observations.get(name)))
+        lines += list_without_copy(state.mirrors[name], statuses, state.source_observations.get(name))
         if unknown:
             lines.append(str(Finding("left_behind_unknown", mirror.source, partitions=unknown)))
     return tuple(lines)

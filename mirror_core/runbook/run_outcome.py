@@ -9,7 +9,13 @@ from dataclasses import replace
 from mirror_core.decide.approval_rules import explain_expired_run
 from mirror_core.decide.failover_scope import FailoverScope, find_failed_since_plan
 from mirror_core.decide.fence_state import FenceState, count_offsets, find_fence_state
-from mirror_core.decide.forecast_accuracy import add_uncopied, count_least_lost, count_lost_unplanned, find_not_copied
+from mirror_core.decide.forecast_accuracy import (
+    add_uncopied,
+    count_least_lost,
+    count_lost_unplanned,
+    find_not_copied,
+    list_without_copy,
+)
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.process_liveness import ConductorState, WatcherState
@@ -334,13 +340,17 @@ def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
 def is_awaiting_confirmation(state: State, run: Run) -> bool:
     """False if everything on the source was copied."""
     name = run.plan.mirror
-    pending_fence = state.pending_fences.get(name)
+    pending_fence, statuses = state.pending_fences.get(name), state.partitions.get(name, {})
     if not awaits_confirmation(state, run):
         return False
     return (
         pending_fence is None
         or pending_fence.applied_at_ms is None
-        or any(find_not_copied(pending_fence, state.partitions.get(name, {})))
+        or any(find_not_copied(pending_fence, statuses))
+        or bool(
+            name in state.mirrors
+            and list_without_copy(state.mirrors[name], statuses, state.source_observations.get(name))
+        )
     )
 
 

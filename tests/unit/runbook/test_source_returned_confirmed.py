@@ -14,10 +14,12 @@ from mirror_core.model.names import Offset, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.model.run_checkpoints import Checkpoint
+from mirror_core.model.source_observation import ObservedTopic, SourceObservation
 from mirror_core.model.timing import TIMEOUTS, Moment, now_ms
 from mirror_core.runbook import unplanned_steps
+from mirror_core.runbook.failover_conductor import format_refused_losses
 from mirror_core.runbook.fence_recheck import PromotionProbe
-from mirror_core.runbook.run_outcome import format_run_outcome
+from mirror_core.runbook.run_outcome import format_run_outcome, is_awaiting_confirmation
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned, awaits_confirmation
 from tests.support import quiescence, silent_sources
@@ -75,6 +77,34 @@ def test_one_that_has_nothing_which_was_not_copied_is_left_without_a_word(
     copied = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)})
     fluent.writer.put(debt(copied))
     looked(monkeypatch, replace(FENCED, log_ends=copied.to_mapping()))
+    fluent.check_before_promotion()
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_topics_without_any_copy_are_among_the_records_that_only_a_returned_source_has(
+    fluent: UnplannedSteps, monkeypatch: pytest.MonkeyPatch, is_copied: bool
+) -> None:
+    approved_when_silent(fluent)
+    ends = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)}) if is_copied else TAKEN
+    topics = (
+        ObservedTopic(topic="orders-new", ends=(36, 0), starts=((0, 0), (1, 0))),
+        ObservedTopic(topic="unseen", ends=(None,)),
+        ObservedTopic(topic="unused", ends=(7,), starts=((0, 7),)),
+    )
+    mirror = replace(fluent.writer.state.mirrors[MIRROR.name], topics=(".*",))
+    observation = SourceObservation(mirror=MIRROR.name, at_ms=1, topics=topics)
+    fluent.writer.put(debt(ends), mirror, observation)
+    looked(monkeypatch, replace(FENCED, log_ends=ends.to_mapping()))
+    with pytest.raises(Refused) as refused:
+        fluent.check_before_promotion()
+    (uncopied,) = [reason for reason in refused.value.reasons if "orders-new-0 (not mirrored yet: 36" in reason]
+    assert "unseen-0 (not mirrored yet: unknown" in uncopied
+    assert "unused" not in uncopied
+    assert "orders-new-1" not in uncopied, "it is empty"
+    state, run = fluent.writer.state, fluent.journal.run
+    assert uncopied in format_refused_losses(state, run), "in the question of --leave-behind, too"
+    assert is_awaiting_confirmation(state, run)
+    word(fluent)
     fluent.check_before_promotion()
 
 
