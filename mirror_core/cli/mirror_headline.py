@@ -253,5 +253,11 @@ def _find_run_advice(run: OpenRun, access: WriteAccess, mirror: Mirror) -> tuple
                 f"resume leaves on {mirror.source} what was not copied; abort loses nothing.",
                 (*abort, f"{verb} resume {name} --leave-behind"),
             )
+        case _ if run.can_go_on_unplanned:
+            unplanned = f"mirrorbook failover run {name} --mode unplanned"
+            return (
+                f"{mirror.source} does not answer. If it is lost, the unplanned failover goes on from here.",
+                (f"{verb} resume {name}", unplanned, *abort),
+            )
         case _:
             return "", (*home, f"{verb} resume {name}", *abort)

@@ -324,10 +324,16 @@ def _format_unfinished(situation: RunSituation) -> Iterator[str]:
     if not situation.is_past_no_return:
         commands.append(f"`{verb} abort {mirror.name}` {_format_abort_effect(situation, progress.writes)}")
     yield f"Next: {'; '.join(commands)}."
-    if run.plan.kind is RunKind.FAILOVER and run.plan.mode is RunMode.PLANNED and not situation.is_past_no_return:
+    if can_go_on_unplanned(situation):
         yield f"If {mirror.source} is lost: `{verb} run {mirror.name} --mode unplanned` goes on from here."
     if situation.is_past_no_return:
         yield f"There is no abort: {find_no_return_step(run.plan.kind, run.plan.mode)} has begun."
+
+
+def can_go_on_unplanned(situation: RunSituation) -> bool:
+    run, is_stuck = situation.run, bool(situation.lifted_denials or situation.failed_since_plan)
+    is_planned = run.plan.kind is RunKind.FAILOVER and run.plan.mode is RunMode.PLANNED
+    return is_planned and run.state is RunState.RUNNING and not (situation.is_past_no_return or is_stuck)
 
 
 def _format_new_plan_command(mirror: Mirror) -> str:

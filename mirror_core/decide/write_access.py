@@ -12,6 +12,7 @@ from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.run_status import (
     OpenRunFence,
     RunSituation,
+    can_go_on_unplanned,
     can_have_reverse_failover,
     find_open_run_fence,
     find_run_progress,
@@ -57,6 +58,8 @@ class OpenRun:
     """Null: it lets applications write somewhere, or may have begun to."""
     is_aborting: bool
     can_abort: bool
+    can_go_on_unplanned: bool = False
+    """Its source does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,9 @@ class AccessSituation:
 def decide_write_access(situation: AccessSituation) -> WriteAccess:
     mirror, newest = situation.mirror, situation.newest_run
     if newest is not None and newest.run.ended_ms is None:
-        return _decide_open_run(newest, situation.home)
+        access = _decide_open_run(newest, situation.home)
+        goes_on = situation.is_source_silent and can_go_on_unplanned(newest)
+        return replace(access, run=replace(access.run, can_go_on_unplanned=True)) if access.run and goes_on else access
     if has_moved_applications(mirror, situation.pending_fence, newest.run if newest else None):
         return WriteAccess(
             writes=WriteLocation.DESTINATION,

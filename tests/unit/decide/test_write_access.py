@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from mirror_core.cli.mirror_headline import list_headline
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_status import OpenRunFence, RunSituation
+from mirror_core.decide.run_status import OpenRunFence, RunSituation, format_run_status
 from mirror_core.decide.steps import RUN_STEPS, WriteLocation, find_no_return_step, list_step_names
 from mirror_core.decide.write_access import AccessSituation, OperatorAction, WriteAccess, decide_write_access
 from mirror_core.model.mirror import DesiredState
@@ -99,6 +100,20 @@ def test_a_partition_that_failed_after_the_plan_ends_the_run() -> None:
 def test_a_run_with_a_living_conductor_is_waited_for() -> None:
     alive = replace(GONE, state=ConductorState.ALIVE)
     assert decide(open_run(RunKind.FAILOVER, RunMode.PLANNED, "drain", conductor=alive)).action is OperatorAction.WAIT
+
+
+@pytest.mark.parametrize(("kind", "mode", "step"), PLACES)
+@pytest.mark.parametrize("is_source_silent", [False, True])
+def test_a_planned_failover_whose_source_is_silent_goes_on_unplanned_as_its_status_says(
+    kind: RunKind, mode: RunMode, step: str, is_source_silent: bool
+) -> None:
+    situation = open_run(kind, mode, step)
+    access = decide_write_access(replace(QUIET, newest_run=situation, is_source_silent=is_source_silent))
+    is_told = any("--mode unplanned" in line for line in format_run_status(situation))
+    assert access.run is not None
+    assert access.run.can_go_on_unplanned is (is_told and is_source_silent)
+    command = f"mirrorbook failover run {MIRROR.name} --mode unplanned"
+    assert any(command in line for line in list_headline(access, MIRROR)) is access.run.can_go_on_unplanned
 
 
 def test_a_source_that_returned_offers_both_ways() -> None:
