@@ -97,8 +97,8 @@ METRICS: Final = (
         "mirrorbook_source_looked_at_timestamp_seconds",
         "gauge",
         (),
-        "wall clock of this process's newest look at the source: the loss bound of an unplanned failover widens from "
-        "then on",
+        "wall clock when the source's ends were last seen, of the partition where that is longest ago, without FAILED "
+        "and leaderless ones: the loss bound of an unplanned failover widens from then on",
     ),
     MetricDescription(
         "mirrorbook_source_leaderless_partitions",

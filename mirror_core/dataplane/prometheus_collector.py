@@ -13,8 +13,10 @@ from mirror_core.dataplane.counters import EPOCH_BUCKETS_S, CopiedCounts, Counte
 from mirror_core.dataplane.metric_names import METRICS
 from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
 from mirror_core.decide.loss_bound import count_missing
-from mirror_core.model.mirror import Mirror, PartitionState
+from mirror_core.decide.mirror_snapshot import is_healthy, select_application_partitions
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition
+from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.timing import now_ms
 
 
@@ -95,7 +97,8 @@ def _build_source_samples(
     counts: CounterSnapshot, figures: Mapping[Partition, PartitionFigures]
 ) -> Iterator[_MetricSample]:
     if counts.observation is not None:
-        yield _MetricSample("mirrorbook_source_looked_at_timestamp_seconds", (), counts.observation.at_ms / 1000)
+        if (at_ms := _find_oldest_end_ms(counts.recorded, counts.observation)) is not None:
+            yield _MetricSample("mirrorbook_source_looked_at_timestamp_seconds", (), at_ms / 1000)
         for topic, count in Counter(p.topic for p in counts.observation.get_offline_partitions()).items():
             yield _MetricSample("mirrorbook_source_leaderless_partitions", (topic,), count)
         positions = {p: figures[p].position for p in counts.copying & figures.keys()}
@@ -112,6 +115,15 @@ def _build_source_samples(
         yield _MetricSample("mirrorbook_source_heartbeat_timestamp_seconds", (), counts.heartbeat_ms / 1000)
     for outcome, count in counts.heartbeats.items():
         yield _MetricSample("mirrorbook_heartbeats_total", (outcome,), count)
+
+
+def _find_oldest_end_ms(recorded: Mapping[Partition, PartitionStatus], observation: SourceObservation) -> int | None:
+    """As `LossBound.observed_s`."""
+    outside = {p for p, status in recorded.items() if not is_healthy(status)}.union(
+        observation.get_offline_partitions()
+    )
+    ends = dict(observation.get_ends())
+    return min((ends[p].at_ms for p in select_application_partitions(ends) if p not in outside), default=None)
 
 
 def _build_lag_samples(

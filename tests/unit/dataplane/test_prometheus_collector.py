@@ -29,6 +29,7 @@ from mirror_core.dataplane.progress import TASK_PROGRESS_DECODER, PartitionFigur
 from mirror_core.dataplane.prometheus_collector import MetricsCollector, build_families
 from mirror_core.decide.deletion_hold import EarlyDeletion
 from mirror_core.decide.gaps_and_resume import FILLED_STEP_OFFSETS, ResumePoint
+from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.mirror import NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
@@ -235,6 +236,30 @@ def test_what_was_last_seen_of_the_source_counts_however_long_ago() -> None:
     assert value(lost, "mirrorbook_missing_known_offsets") == 50, "the copy of a-1 lacks its beginning, too"
     nowhere = build_families(MIRROR, told, {A0: figures(None)})
     assert value(nowhere, "mirrorbook_missing_known_offsets") is None, "where the copy of a-1 stands is not known"
+
+
+@pytest.mark.parametrize(
+    ("ages_ms", "offline", "failed", "seen_s"),
+    [
+        ((), (), (), 900),
+        ((0, 40_000), (), (), 860),
+        ((0, 40_000), (1,), (), 900),
+        ((0, 40_000), (), (A1,), 900),
+        ((5_000, 40_000), (0,), (A1,), None),
+    ],
+    ids=["new", "silent or cut off", "nobody leads it", "not copied", "no end counts"],
+)
+def test_the_source_was_looked_at_when_the_oldest_end_of_the_bound_was_seen(
+    ages_ms: tuple[int, ...], offline: tuple[int, ...], failed: tuple[Partition, ...], seen_s: float | None
+) -> None:
+    row = ObservedTopic(topic="a", ends=(107, 103), ages_ms=ages_ms, offline=offline)
+    statuses = {p: status(p, PartitionState.FAILED if p in failed else PartitionState.MIRRORING) for p in (A0, A1)}
+    observation = SourceObservation(mirror=MIRROR.name, at_ms=900_000, topics=(row,))
+    counts = replace(counters(*statuses.values()).snapshot(), observation=observation)
+    found = build_families(MIRROR, counts, {})
+    assert value(found, "mirrorbook_source_looked_at_timestamp_seconds") == seen_s
+    bound = compute_loss(statuses, observation, {A0: Offset(1), A1: Offset(1)}, (), now_ms=1_000_000)
+    assert bound.observed_s == (None if seen_s is None else 1_000 - seen_s)
 
 
 def test_what_has_no_copy_is_missing_as_a_whole_and_unknown_where_nobody_knows_how_much_it_is() -> None:
