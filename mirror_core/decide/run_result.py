@@ -215,12 +215,16 @@ def _list_step_values(steps: Iterable[StepRecord], key: FigureKey) -> tuple[str,
 
 
 def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, tuple[str, ...]]:
-    """(records, folders): of step salvage, and of what align has saved since."""
+    """(records, folders), also of what later steps have saved."""
     evidence = {s.step: s.evidence for s in steps if s.state is StepState.DONE}
     salvage, align = evidence.get("salvage", {}), evidence.get("align", {})
+    beginnings = [
+        e for step in ("salvage", "align", "create_reverse") if (e := evidence.get(step, {})).get("beginnings_folder")
+    ]
     count, later_folders = salvage.get("records"), align.get("folder")
-    added = [salvage.get("beginnings_records"), align.get("records_grown_since")]
-    folders = [salvage.get("folder"), salvage.get("beginnings_folder"), align.get("beginnings_folder")]
+    # What another machine saves again is no more.
+    added = [align.get("records_grown_since"), *(e.get("beginnings_records") for e in beginnings[:1])]
+    folders = [salvage.get("folder"), *(e["beginnings_folder"] for e in beginnings)]
     folders += later_folders if isinstance(later_folders, tuple) else ()
     return (
         count + sum(number for number in added if isinstance(number, int)) if isinstance(count, int) else None,

@@ -24,7 +24,12 @@ from mirror_core.evidence.run_report import write_salvage_report
 from mirror_core.kafka.authorization_probe import probe_topic_rights
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import describe_quorum
-from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
+from mirror_core.kafka.log_offsets import (
+    OffsetPoint,
+    explain_missing_offset,
+    list_offsets,
+    list_points_with_retry,
+)
 from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
@@ -185,8 +190,16 @@ class TailSteps(StepContext):
         if (self._evidence_folder(_BEGINNINGS_FOLDER) / MANIFEST).is_file():
             return {}
         topics, partitions = self._list_old_source(old)
-        starts = list_offsets(old, [p for p in partitions if p in self.statuses()], OffsetPoint.START)
-        if not (beginnings := find_lost_beginnings(self.statuses(), topics, starts)):
+        cut = [p for p in partitions if p in self.statuses() and self.statuses()[p].deleted_until is not None]
+        [result] = list_points_with_retry(old, cut, [OffsetPoint.START])
+        if unseen := [p for p in cut if p not in result.offsets]:
+            reasons = [f"{p} ({explain_missing_offset(old.name, p, result)})" for p in unseen]
+            raise Indeterminate(
+                f"failback {self.journal.run_id}: {self._evidence_folder(_BEGINNINGS_FOLDER)} is not on this machine, "
+                f"and what {old.name} still has of it is not known: {join_limited(reasons)}. Start the brokers that "
+                "hold these partitions, or resume on the machine that has the folder"
+            )
+        if not (beginnings := find_lost_beginnings(self.statuses(), topics, result.offsets)):
             return {}
         self.print_line(
             f"{self._evidence_folder(_BEGINNINGS_FOLDER)} is not on this machine: what {old.name} still has of it is "

@@ -15,6 +15,7 @@ from mirror_core.decide.run_result import (
     WriteOutage,
     decide_loss,
     decide_run_result,
+    find_saved,
     format_outage_briefly,
     format_rto,
     format_run_loss,
@@ -138,6 +139,19 @@ def test_nothing_compared_is_no_loss_of_nothing() -> None:
     result = decide_run_result(replace(PLANNED, forecast_outcome=unknown), [], MIRROR)
     assert result is not None
     assert result.loss == RunLoss(offsets=None)
+
+
+@pytest.mark.parametrize("saved_by", ["salvage", "align", "create_reverse"])
+def test_beginnings_are_named_whichever_step_has_saved_them(saved_by: str) -> None:
+    """Another machine saves them again, or one that runs a newer version for the first time."""
+    evidence: dict[str, dict[str, int | str]] = {"salvage": {"records": 400, "folder": "/e/salvage"}}
+    evidence[saved_by] = {
+        **evidence.get(saved_by, {}),
+        "beginnings_records": 60,
+        "beginnings_folder": "/e/salvage-beginnings",
+    }
+    found = find_saved([step(name, 1, 2, one) for name, one in evidence.items()])
+    assert found == (460, ("/e/salvage", "/e/salvage-beginnings"))
 
 
 def test_a_failback_tells_what_it_saved_and_the_outage_of_its_way_home() -> None:

@@ -1,13 +1,17 @@
-"""What a failback's salvage says of a fence that an unplanned failover has left owed."""
+"""A failback's salvage: a fence that is owed, and beginnings that only the old source has."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from mirror_core.decide.mirror_snapshot import ClusterTopic
+from mirror_core.kafka.log_offsets import OffsetsResult
+from mirror_core.model.errors import Indeterminate
 from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.runbook import divergent_tail_steps
@@ -15,8 +19,9 @@ from mirror_core.runbook.divergent_tail_steps import TailSteps
 from mirror_core.state.state_records import State
 from mirror_core.sync.fence_acls import VerifiedFence
 from tests.support.fence_states import OWED
+from tests.support.loss_views import status
 
-A0 = Partition("a", 0)
+A0, A1 = Partition("a", 0), Partition("a", 1)
 
 
 KNOWN = OWED.add_since_offsets({A0: Offset(5)})
@@ -59,3 +64,29 @@ def test_a_fence_stands_only_where_something_keeps_writers_out(
         assert writer.put_last.applied_at_ms is not None
     else:
         assert writer.put_last is None, "nobody is kept out there"
+
+
+@pytest.mark.parametrize("cut", [(), (A1,), (A0, A1)], ids=["nothing was cut", "has no leader", "one has"])
+def test_a_beginning_that_nobody_can_tell_of_is_named_and_no_other_partition_holds_a_failback_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cut: tuple[Partition, ...]
+) -> None:
+    statuses = {p: replace(status(p), deleted_until=Offset(9) if p in cut else None) for p in (A0, A1)}
+
+    def list_starts(_: object, partitions: list[Partition], points: object) -> list[OffsetsResult]:
+        return [OffsetsResult({p: Offset(9) for p in partitions if p == A0}, frozenset({A1} & set(partitions)))]
+
+    nothing: Any = None
+    services: Any = SimpleNamespace(run_dir=lambda _: tmp_path)
+    steps = TailSteps(nothing, services, nothing, cast("Any", SimpleNamespace(run_id="r")))
+    monkeypatch.setattr(TailSteps, "statuses", lambda _: statuses)
+    topics = {"a": ClusterTopic(id="s", partitions=2)}
+    monkeypatch.setattr(TailSteps, "_list_old_source", lambda *_: (topics, [A0, A1]))
+    monkeypatch.setattr(divergent_tail_steps, "list_points_with_retry", list_starts)
+    old: Any = SimpleNamespace(name="east", timeout_s=1.0)
+    if not cut:
+        assert steps.save_missing_beginnings(old) == {}
+        return
+    with pytest.raises(Indeterminate) as raised:
+        steps.save_missing_beginnings(old)
+    assert str(A1) in str(raised.value)
+    assert str(A0) not in str(raised.value)
