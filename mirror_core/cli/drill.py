@@ -75,7 +75,7 @@ def run(
         print_json(outcome)
         return
     drilled = outcome.drilled
-    seconds = "without writes" if drilled.mode is RunMode.PLANNED else "first step to promotion"
+    seconds = "without writes" if drilled.mode is RunMode.PLANNED else "first step to promotion, with waits"
     report = find_report(link.config.path, evidence, drilled.run)
     print_facts(
         {

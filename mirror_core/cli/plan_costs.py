@@ -101,7 +101,7 @@ def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: Cluste
     )
     if mode is RunMode.PLANNED:
         return predicted
-    return f"since {source} failed, until promotion; first step to promotion: {predicted}"
+    return f"since {source} failed, until promotion; first step to promotion, with waits: {predicted}"
 
 
 def _format_read_again(plan: Plan, forecast: PlanForecast | None, mirror: Mirror) -> str:

@@ -22,7 +22,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import HeldDeletion, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionFailure, TaskReport, TrimmedRange
-from mirror_core.model.text import format_duration_ms, format_items
+from mirror_core.model.text import format_count, format_duration_ms, format_items
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
@@ -213,8 +213,8 @@ class EpochResults:
             self.summary.never_copied[partition] = self.summary.never_copied.get(partition, 0) + offsets
         self.count_states(lease)
         self.report_line(
-            f"cluster {self.link.source.name}: {sum(added_offsets.values()):,} offset(s) were deleted there before they"
-            " were copied, and are on neither side now:"
+            f"cluster {self.link.source.name}: {format_count(sum(added_offsets.values()), 'offset')} deleted there"
+            " before they were copied, and on neither side now:"
             f" {join_limited(f'{p} ({n:,})' for p, n in sorted(added_offsets.items()))}"
         )
 
@@ -337,9 +337,9 @@ class EpochLength:
         )
         if previous_s == self._usual_s < self.seconds:
             self._report_line(
-                f"comparing the logs of {interrupted} partition(s) takes longer than an epoch of {lasted_s:g} s: until "
-                f"it is done epochs last longer, {MAX_EPOCH_S:g} s at most. New topics, pause, throttle and "
-                "recover take effect when the next epoch begins"
+                f"comparing the logs of {format_count(interrupted, 'partition')} takes longer than an epoch of"
+                f" {lasted_s:g} s: until it is done epochs last longer, {MAX_EPOCH_S:g} s at most. New topics,"
+                " pause, throttle and recover take effect when the next epoch begins"
             )
         elif previous_s > self._usual_s == self.seconds:
             self._report_line(f"logs are compared: epochs last {self.seconds:g} s again")

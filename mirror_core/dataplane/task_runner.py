@@ -18,6 +18,7 @@ from mirror_core.model.errors import MirrorError, PartitionFailed, Unreachable
 from mirror_core.model.mirror import list_copy_ids
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import Assignment, ListenAddress, Receipt, TaskReport, TrimmedRange
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import now_ms, read_steady_s
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_topic import read_state
@@ -137,8 +138,8 @@ class LocalCopy:
                     else f"{timeout_s:.0f} s were too short for"
                 )
                 raise Unreachable(
-                    f"mirror {self.link.mirror.name}: {problem} {len(remaining)} partition(s) that are not copied to"
-                    f" their end ({partition} up to {end}): {reason}"
+                    f"mirror {self.link.mirror.name}: {problem} {format_count(len(remaining), 'partition')} not copied"
+                    f" to the end ({partition} up to {end}): {reason}"
                 )
 
     def _assignment(self, ends: dict[Partition, Offset], end_s: float, deadline_s: float) -> Assignment:

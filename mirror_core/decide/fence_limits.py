@@ -15,6 +15,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.names import DRILL_PREFIX, ClusterName, MirrorName, get_both_directions
 from mirror_core.model.run import RunMode
+from mirror_core.model.text import format_count
 from mirror_core.rights.acl_rules import EVERYBODY, OWN_TOPIC_PREFIX
 from mirror_core.rights.ledger_rules import find_flaw
 
@@ -131,8 +132,9 @@ def warn_stray_denials(
 
 def _format_stray_count(stray_denials: Collection[LiftedDenial], mirror: Mirror, cluster: ClusterName) -> str:
     runs = join_limited(sorted({denial.run for denial in stray_denials if denial.run})) or "by an earlier run"
-    count_text = f"{len(stray_denials)} denial(s) that mirror {mirror.name} had lifted ({runs})"
-    return f"{count_text} stand on {cluster} again, or are another's"
+    count_text = f"{format_count(len(stray_denials), 'denial')} that mirror {mirror.name} had lifted ({runs})"
+    stand, are = ("stands", "is") if len(stray_denials) == 1 else ("stand", "are")
+    return f"{count_text} {stand} on {cluster} again, or {are} another's"
 
 
 def _format_denial_effect(entry: LedgerEntry, cluster: ClusterName) -> str:

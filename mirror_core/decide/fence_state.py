@@ -34,7 +34,7 @@ from mirror_core.model.pending_fence import (
 )
 from mirror_core.model.run import Run, RunKind, RunMode, RunState
 from mirror_core.model.source_observation import SourceObservation
-from mirror_core.model.text import format_time
+from mirror_core.model.text import format_count, format_time
 
 
 def find_late_ranges(pending_fence: PendingFence, statuses: Mapping[Partition, PartitionStatus]) -> LateRanges:
@@ -95,7 +95,7 @@ def format_late_ranges(
     observed_ends = {p: observed.end for p, observed in observation.get_ends()} if observation else {}
     old_offsets = sum(max(0, min(end, observed_ends.get(p, start)) - start) for p, (start, end) in ranges.items())
     known_text = f"; at least {old_offsets} of them were there when it was last seen" if old_offsets else ""
-    return f"{count_offsets(ranges)} offset(s): {format_ranges(ranges)}{known_text}"
+    return f"{format_count(count_offsets(ranges), 'offset')}: {format_ranges(ranges)}{known_text}"
 
 
 def format_late_writes(

@@ -75,7 +75,7 @@ class ForecastKey(StrEnum):
 _LABELS: Final[Mapping[ForecastKey, str]] = MappingProxyType(
     {
         ForecastKey.WITHOUT_WRITES_S: "seconds without writes",
-        ForecastKey.FIRST_STEP_TO_PROMOTION_S: "seconds from first step to promotion",
+        ForecastKey.FIRST_STEP_TO_PROMOTION_S: "seconds from first step to promotion, with waits",
         ForecastKey.STEP_S: "seconds of step",
         ForecastKey.LOST_OFFSETS: "offsets lost",
         ForecastKey.READ_AGAIN_OFFSETS: "offsets read again",

@@ -33,7 +33,7 @@ from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.task_messages import TrimmedRange
-from mirror_core.model.text import format_time
+from mirror_core.model.text import format_count, format_time
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 FILLED_MASK: Final = (1 << 28) - 1
@@ -323,6 +323,6 @@ def format_never_copied(statuses: Mapping[Partition, PartitionStatus]) -> str:
         ]
     )
     return (
-        f"{sum_never_copied(statuses.values()):,} offset(s) of {len(never_copied)} partition(s), first found"
-        f" {format_time(since)}: {listed}"
+        f"{format_count(sum_never_copied(statuses.values()), 'offset')} of"
+        f" {format_count(len(never_copied), 'partition')}, first found {format_time(since)}: {listed}"
     )

@@ -43,6 +43,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
+from mirror_core.model.text import format_count
 
 NO_DELETIONS: Final[Mapping[Partition, EarlyDeletion]] = MappingProxyType({})
 _PARTLY_COPIED_REASONS: Final = frozenset({UncopiedReason.DIVERGED, UncopiedReason.DELETED})
@@ -114,17 +115,18 @@ class LossBound:
     def text(self) -> str:
         if self.observed_s is None and len(self.unknown_partitions) == len(self.application_losses):
             return "unknown: whatever was acknowledged since the source was last looked at, and nobody knows when"
-        unknown_text = f" (unknown of {len(self.unknown_partitions)} partition(s))" if self.unknown_partitions else ""
+        unknown_count = len(self.unknown_partitions)
+        unknown_text = f" (unknown of {format_count(unknown_count, 'partition')})" if unknown_count else ""
         if losses := self.without_copy:
             offsets = sum(loss.missing or 0 for loss in losses.values())
-            unknown_text += f", {offsets:,} of them in {len(losses)} partition(s) that have no copy"
+            unknown_text += f", {offsets:,} of them in {format_count(len(losses), 'partition')} without a copy"
         since_text = (
             "since it was last looked at, and when that was is unknown"
             if self.observed_s is None
             else f"in the {self.observed_s:.1f} s since the source was last looked at"
         )
         return (
-            f"at least {self.known_missing:,} offset(s){unknown_text}, and whatever was acknowledged"
+            f"at least {format_count(self.known_missing, 'offset')}{unknown_text}, and whatever was acknowledged"
             f" {since_text}{self._format_unlisted}"
         )
 
@@ -495,7 +497,9 @@ def format_losses(losses: Mapping[Partition, PartitionLoss]) -> list[str]:
 
 
 def _format_missing(partition_loss: PartitionLoss) -> str:
-    return "unknown" if partition_loss.missing is None else f"{partition_loss.missing:,} offset(s)"
+    if partition_loss.missing is None:
+        return "unknown"
+    return f"{format_count(partition_loss.missing, 'offset')}, its end last seen {_format_last_seen(partition_loss)}"
 
 
 def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
@@ -542,14 +546,14 @@ def format_partition_loss(partition_loss: PartitionLoss) -> str:
         missing = (
             "its loss is unknown"
             if partition_loss.missing is None
-            else f"{partition_loss.missing} offset(s) are missing"
+            else f"missing: {format_count(partition_loss.missing, 'offset')}"
         )
         return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {_format_last_seen(partition_loss)}"
     position = "position unknown" if partition_loss.position is None else f"position {partition_loss.position}"
     if partition_loss.missing is None:
         return f"{position}, loss unknown"
     return (
-        f"{position}, {partition_loss.missing} offset(s) known to be missing, its end last seen"
+        f"{position}, {format_count(partition_loss.missing, 'offset')} known to be missing, its end last seen"
         f" {_format_last_seen(partition_loss)}"
     )
 

@@ -238,7 +238,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.HELD_SINCE_MS, _U.TIME, "the oldest since"),
             (_K.HELD_RANGES, _U.TEXT, "their offsets"),
             (_K.WITHOUT_WRITES_S, _U.SECONDS, "without writes, predicted"),
-            (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, "first step to promotion, predicted"),
+            (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, "first step to promotion, with waits, predicted"),
             (_K.FORECAST_BASIS, _U.TEXT, "predicted by"),
             (_K.PROVED_OFFSETS, _U.OFFSETS, "proved equal before"),
             (_K.PROVABLE_OFFSETS, _U.OFFSETS, "of all"),

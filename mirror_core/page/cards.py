@@ -178,7 +178,7 @@ def format_last_drills(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) ->
 
 def _format_drill(cluster: ClusterSnapshot, run: Run, now_ms: int) -> str:
     summary = drills.summarize_drill(run, cluster.state.steps_of(run))
-    name = "standstill" if summary.mode is RunMode.PLANNED else "first step to promotion"
+    name = "standstill" if summary.mode is RunMode.PLANNED else "first step to promotion, with waits"
     duration = "none measured" if summary.measured_s is None else f"{summary.measured_s:.1f} s"
     return f"{summary.mode}, {summary.text}, {name} {duration}, {format_since(now_ms, summary.at_ms)}"
 

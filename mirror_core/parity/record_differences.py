@@ -13,6 +13,7 @@ from mirror_core.kafka.log_reader import LogDamaged, LogReader, LogTrimmed
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.parity_verdict import ParityFinding, format_unreadable_kind
+from mirror_core.model.text import format_count
 from mirror_core.parity.keyed_digest import DigestKey, KeyedDigest, digest_in_memory
 from mirror_core.wire.records import Record
 
@@ -203,7 +204,9 @@ class _FindingFormat:
     def _compare_headers(self, src_record: Record, dst_record: Record) -> ParityFinding:
         src_headers, dst_headers = src_record.headers, dst_record.headers
         if len(src_headers) != len(dst_headers):
-            return self._to_pair_finding(src_record, "headers", f"{len(src_headers)} header(s)", str(len(dst_headers)))
+            return self._to_pair_finding(
+                src_record, "headers", format_count(len(src_headers), "header"), str(len(dst_headers))
+            )
         number = next(n for n, pair in enumerate(zip(src_headers, dst_headers, strict=True)) if pair[0] != pair[1])
         text = f"header {number + 1} of {len(src_headers)}"
         if self.values:

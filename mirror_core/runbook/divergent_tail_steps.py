@@ -491,8 +491,9 @@ class TailSteps(StepContext):
         raise Refused(
             f"failback {self.journal.run_id}: topic {expected_topic.name} on {old.name} is not as it was",
             [
-                f"somebody created it in the moment that it was deleted: it has {len(view.partitions)} partition(s),"
-                f" replication factor {view.replication_factor}, not {expected_topic.partitions} and"
+                f"somebody created it in the moment that it was deleted: it has"
+                f" {format_count(len(view.partitions), 'partition')}, replication"
+                f" factor {view.replication_factor}, not {expected_topic.partitions} and"
                 f" {expected_topic.replication_factor}. Clients that ask for it do so where auto.create.topics.enable"
                 " is on: switch that off or stop them, delete the topic, and resume"
             ],

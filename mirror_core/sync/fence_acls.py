@@ -34,6 +34,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.run import RunKind
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial
 from mirror_core.state.journal import JournalLog
@@ -187,7 +188,8 @@ def format_missing_denials(
         missing = wanted if isinstance(broker_acls, AuthorizerOff) else wanted - broker_acls.entries
         if missing:
             problems.append(
-                f"cluster {cluster}, broker {broker}: {len(missing)} denial(s) gone, such as {min(missing)}"
+                f"cluster {cluster}, broker {broker}: {format_count(len(missing), 'denial')} gone,"
+                f" such as {min(missing)}"
             )
     return problems
 

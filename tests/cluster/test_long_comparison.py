@@ -68,5 +68,5 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
     assert len(begun) > 1, "nothing was cut short"
     # Said again, if one had not come to compare before its epoch was over.
     longer = next(line for line in said if "epochs last longer" in line)
-    assert longer.split(":")[0] == format_sentence("comparing_logs_longer_than_epoch", 1, "1.5")
+    assert longer.split(":")[0] == format_sentence("comparing_logs_longer_than_epoch", "1 partition", "1.5")
     assert read_all(pair.east, topic) == read_all(pair.west, topic)

@@ -67,8 +67,7 @@ def test_the_throttle_is_said_and_nonsense_is_refused(desk: Desk) -> None:
     mirrored = desk.started(new_topic(desk.pair.east))
     said = desk.run("mirror", "throttle", mirrored.name, "5MB/s")
     plan = format_sentence("throttle_effect", mirrored.name, "east", "west", "5.0")
-    told = f"mirror {mirrored.name}: 5.0 MB/s; the data plane goes by it from its next start: none is seen to run\n"
-    assert said == Said(0, plan + told, "")
+    assert said == Said(0, plan + format_sentence("throttle_from_next_start", mirrored.name, "5.0"), "")
     assert mirrored.link.mirror.throttle == 5_000_000
     assert "5.0 MB/s" in desk.run("mirror", "describe", mirrored.name).out
     assert desk.run("mirror", "throttle", mirrored.name, "off").code == 0

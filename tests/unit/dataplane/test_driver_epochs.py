@@ -124,7 +124,7 @@ def test_epochs_grow_while_comparisons_do_not_end_and_people_hear_of_it_once() -
     length = EpochLength(EPOCH_S, said.append)
     assert heard(length, 30, 0, 0) == 30
     assert [heard(length, lasted, 0, 2) for lasted in (30, 30, 60, 60, 120)] == [60, 60, 120, 120, 120]
-    assert said == [format_sentence("comparing_logs_until_done", 2, 30, 120)]
+    assert said == [format_sentence("comparing_logs_until_done", "2 partitions", 30, 120)]
     assert heard(length, 120, 0, 0) == 30
     assert said[1:] == ["logs are compared: epochs last 30 s again"]
 

@@ -287,7 +287,7 @@ def test_a_fence_that_stands_says_which_ends_are_unknown() -> None:
 def test_what_slipped_in_is_described_with_what_is_not_known_of_it() -> None:
     known = {P: status(P, 97), Q: status(Q, 50)}
     assert format_late_writes(None, known, None) == format_late_writes(OWED, known, None) == ""
-    assert format_late_writes(STANDS, known, None) == "3 offset(s): t-0 [97, 100); not known yet of t-1"
+    assert format_late_writes(STANDS, known, None) == "3 offsets: t-0 [97, 100); not known yet of t-1"
     assert format_late_writes(STANDS, {P: status(P, 100)}, None) == ""
 
 
@@ -417,8 +417,8 @@ def test_late_ranges_are_parted_where_the_failover_was_by_the_records_times() ->
 def test_of_what_slipped_in_it_is_said_how_much_was_there_before() -> None:
     ranges = {P: (Offset(97), Offset(100)), Q: (Offset(5), Offset(6))}
     seen = SourceObservation(mirror=MIRROR.name, at_ms=1, topics=(ObservedTopic(topic="t", ends=(99, 3)),))
-    assert format_late_ranges(ranges, None) == "4 offset(s): t-0 [97, 100), t-1 [5, 6)"
+    assert format_late_ranges(ranges, None) == "4 offsets: t-0 [97, 100), t-1 [5, 6)"
     assert format_late_ranges(ranges, seen) == (
         format_sentence("late_offsets_at_least", 4, "t-0", "[97, 100)", "t-1", "[5, 6)", 2)
     )
-    assert format_late_ranges({Q: ranges[Q]}, seen) == "1 offset(s): t-1 [5, 6)"
+    assert format_late_ranges({Q: ranges[Q]}, seen) == "1 offset: t-1 [5, 6)"

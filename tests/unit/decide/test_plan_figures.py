@@ -452,7 +452,7 @@ def test_what_was_deleted_before_it_was_copied_is_said_behind_what_failed_and_be
     assert (failed.code, failed.values["count"]) == ("partitions_failed", 1)
     assert (deleted.code, deleted.subject, deleted.values["destination"]) == ("never_copied", "east", "west")
     assert deleted.values["listed"] == (
-        "30 offset(s) of 1 partition(s), first found 1970-01-01 00:00:00 UTC: a-0 (30, the last of them [50, 80))"
+        "30 offsets of 1 partition, first found 1970-01-01 00:00:00 UTC: a-0 (30, the last of them [50, 80))"
     )
     assert (open_writes.code, open_writes.subject) == ("source_without_acls", "east")
 

@@ -146,4 +146,4 @@ def test_a_source_that_is_back_beside_an_unplanned_run_that_is_held_up_is_told_w
     assert found.is_held_by_run
     stands, took = found.alarms
     assert f"has stood still at {step}" in stands
-    assert "has not promoted yet; what was not copied: 3 offset(s): t-0 [100, 103)" in took
+    assert "has not promoted yet; what was not copied: 3 offsets: t-0 [100, 103)" in took

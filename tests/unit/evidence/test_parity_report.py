@@ -198,9 +198,9 @@ def test_the_page_lists_partitions_the_worst_first(tmp_path: Path) -> None:
     page = Page(report(tmp_path, result, rows))
     assert page.rows[-6:] == [
         ["Partition", "From", "To", "Proven equal up to", "Records", "Result"],
-        ["0-0", "0", "7", "0", "0", "1 difference(s)"],
-        ["c-0", "0", "9,000", "4", "9,000", "5 difference(s)"],
-        ["a-1", "0", "14", "0", "0", "2 part(s) not compared"],
+        ["0-0", "0", "7", "0", "0", "1 difference"],
+        ["c-0", "0", "9,000", "4", "9,000", "5 differences"],
+        ["a-1", "0", "14", "0", "0", "2 parts not compared"],
         ["a-0", "3", "30", "30", "27", "equal"],
         ["b-0", "5", "5", "0", "0", "empty"],
     ]

@@ -58,7 +58,7 @@ def test_it_says_the_mirrors_own_names_and_nobody_elses() -> None:
     assert told.startswith("# Runbook of mirror payments\n")
     assert "oslo (o1:9092,o2:9092) → bergen (b1:9092)" in told
     assert "Printed 2023-11-14 22:13 UTC" in told
-    assert "| recorded then | 1 topic(s), 2 partition(s), **1 of them FAILED: they go as they are** |" in told
+    assert "| recorded then | 1 topic, 2 partitions, **1 of them FAILED: they go as they are** |" in told
     assert "| seconds without writes, planned | 2.5 (last drill) |" in told
     assert "| payments-failover-1 | planned | DONE | 3.1 |" in told
     assert "payments-back" in told

@@ -95,7 +95,7 @@ class _Client:
     [
         (OWED, (), SLIPPED),
         (replace(STANDS, log_ends=replace(STANDS.log_ends, topics=())), (), SLIPPED),
-        (STANDS, ("broker 1: 1 denial(s) gone",), LIFTED),
+        (STANDS, ("broker 1: 1 denial gone",), LIFTED),
     ],
     ids=["fenced", "a late broker", "taken away"],
 )
@@ -117,7 +117,7 @@ def test_a_watcher_that_dies_before_it_tells_leaves_the_alarm_to_the_next_look(
 
 def test_denials_that_are_put_up_again_are_noted_before_no_look_can_miss_them(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, STANDS)
-    world.bare = ("broker 1: 1 denial(s) gone",)
+    world.bare = ("broker 1: 1 denial gone",)
     seen = list[tuple[str, ...]]()
 
     def put_up(*asked: object) -> frozenset[Any]:

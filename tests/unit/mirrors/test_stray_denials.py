@@ -220,7 +220,7 @@ class Clusters:
 def test_each_side_is_looked_at_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters = Clusters(monkeypatch)
     assert ("on east again" in clusters.words(), "on west again" in clusters.words()) == (True, True)
-    assert clusters.words(east="no answer").startswith("unknown on east: no answer; 1 denial(s)")
+    assert clusters.words(east="no answer").startswith("unknown on east: no answer; 1 denial ")
     clusters.held[WEST] = Unreachable("no broker")
     assert clusters.words().endswith("; unknown on west: no broker")
     assert not clusters.words(State()), "nothing was lifted"

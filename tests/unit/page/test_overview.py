@@ -167,7 +167,7 @@ def test_it_says_how_much_is_proved_when_groups_were_synced_and_how_drills_went(
     found = line(seen(row(0)), one=told(groups, replace(of_drill, id="drill-1", started_ms=NOW - 60_000)))
     assert (found.comparison.value, found.comparison.tone) == ("0 of 100 offsets", "warn")
     assert found.synced == "12.0 s ago"
-    assert found.last_drills == "unplanned, ABORTED, first step to promotion none measured, 60.0 s ago"
+    assert f"last drill: {found.last_drills}" == format_sentence("last_drill_aborted", "60.0")
     nothing = line(seen(row(0), at_ms=NOW - 11_000))
     assert (nothing.comparison.value, nothing.comparison.tone) == ("unknown", "unknown")
     assert (nothing.synced, nothing.last_drills) == ("never", "never")
