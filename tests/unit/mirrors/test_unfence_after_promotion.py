@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +19,13 @@ from mirror_core.mirrors import fence_manual_commands
 from mirror_core.mirrors.fence_manual_commands import TopicLogs
 from mirror_core.model.errors import Indeterminate, Unreachable
 from mirror_core.model.findings import Finding
-from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
+from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, format_reverse_name
 from mirror_core.model.parity_verdict import ParityRange, SalvagedPartition
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.parity.salvage import MANIFEST
 from mirror_core.state.active_cluster import ActiveCluster
 from mirror_core.state.state_records import State
-from tests.support.mirror_views import RUN
+from tests.support.mirror_views import MIRROR, RUN
 
 SUPERSEDED, PROMOTING = "orders-failover-afdf", "orders-failover-ab59"
 EAST, WEST = ClusterName("east"), ClusterName("west")
@@ -99,6 +100,20 @@ def test_else_the_way_to_open_the_source_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: ActiveCluster | Unreachable
 ) -> None:
     assert "mirrorbook cluster unfence east --from" in explain_silence(tmp_path, monkeypatch, answer)
+
+
+def test_a_way_home_is_named_before_silent_clusters_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = replace(MIRROR, name=format_reverse_name(FENCE.mirror), source=WEST, destination=EAST)
+
+    def read(config: object) -> Iterator[tuple[ClusterName, State]]:
+        yield EAST, State(mirrors={home.name: home})
+        raise AssertionError("a silent cluster is waited for")
+
+    monkeypatch.setattr(fence_manual_commands, "read_states", read)
+    (tmp_path / "mirrorbook.yaml").write_text("clusters: {east: {bootstrap.servers: 'localhost:1'}}\n")
+    config = load_config(tmp_path / "mirrorbook.yaml")
+    named = list(fence_manual_commands._find_way_home(config, FENCE.mirror))
+    assert [finding.code for finding in named] == ["way_home_is_copied"]
 
 
 def test_unfence_says_first_that_the_destination_was_promoted() -> None:
