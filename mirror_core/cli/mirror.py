@@ -428,17 +428,15 @@ def pause(
 ) -> None:
     """Stop copying for now, of some topics or all; they stay the mirror's."""
     link, state = find_mirror(config, name)
-    if topics is not None:
-        verb, chosen = MirrorCommand.PAUSE_TOPICS, mirror_commands.select_topics(link.mirror, state, topics)
-        output = CommandOutput(name, verb, as_json)
-        if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+    chosen = () if topics is None else mirror_commands.select_topics(link.mirror, state, topics)
+    verb = MirrorCommand.PAUSE_TOPICS if chosen else MirrorCommand.PAUSE
+    output = CommandOutput(name, verb, as_json)
+    if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+        if chosen:
             mirror_commands.pause_topics(link, chosen)
-            output.finish(done=True)
-        return
-    output = CommandOutput(name, MirrorCommand.PAUSE, as_json)
-    if confirm_command(link, MirrorCommand.PAUSE, output, dry_run=dry_run, yes=yes):
-        mirror_commands.pause_mirror(link)
-        output.print_change(link, state, "PAUSED")
+        else:
+            mirror_commands.pause_mirror(link)
+            output.print_change(link, state, "PAUSED")
         output.finish(done=True)
 
 
@@ -454,17 +452,15 @@ def resume(
 ) -> None:
     """Go on after a pause; topics paused by name go on by `--topics`."""
     link, state = find_mirror(config, name)
-    if topics is not None:
-        verb, chosen = MirrorCommand.RESUME_TOPICS, mirror_commands.select_topics(link.mirror, state, topics)
-        output = CommandOutput(name, verb, as_json)
-        if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+    chosen = () if topics is None else mirror_commands.select_topics(link.mirror, state, topics)
+    verb = MirrorCommand.RESUME_TOPICS if chosen else MirrorCommand.RESUME
+    output = CommandOutput(name, verb, as_json)
+    if confirm_command(link, verb, output, dry_run=dry_run, yes=yes, further_lines=chosen):
+        if chosen:
             mirror_commands.resume_topics(link, chosen)
-            output.finish(done=True)
-        return
-    output = CommandOutput(name, MirrorCommand.RESUME, as_json)
-    if confirm_command(link, MirrorCommand.RESUME, output, dry_run=dry_run, yes=yes):
-        mirror_commands.resume_mirror(link)
-        output.print_line(f"mirror {name}: STARTED")
+        else:
+            mirror_commands.resume_mirror(link)
+            output.print_line(f"mirror {name}: STARTED")
         output.finish(done=True)
 
 
