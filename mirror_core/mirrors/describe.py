@@ -49,7 +49,6 @@ from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
-from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.connection_pool import CONNECTION_POOL
 from mirror_core.kafka.heartbeat_topic import read_newest_heartbeats
 from mirror_core.kafka.log_offsets import OffsetPoint, list_available_offsets
@@ -188,13 +187,15 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     mirror, began_s = link.mirror, time.monotonic()
     statuses = state.partitions.get(mirror.name, {})
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
-    at_destination = _fetch_offsets(link.destination, statuses, OffsetPoint.LOG_END, OffsetPoint.START)
-    (log_ends, copy_starts), observation = at_destination.points, state.source_observations.get(mirror.name)
-    foreign_starts = _find_foreign_writes(link, statuses, observation, log_ends)
+    with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as destination:
+        at_destination = _fetch_offsets(destination, statuses, OffsetPoint.LOG_END, OffsetPoint.START)
+        (log_ends, copy_starts), observation = at_destination.points, state.source_observations.get(mirror.name)
+        foreign_starts = _find_foreign_writes(destination, mirror, statuses, observation, log_ends)
     positions = find_positions(log_ends, foreign_starts)
     # High watermarks before stable ends: else records that were just committed would seem to be hidden.
     source_points = (OffsetPoint.START, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END)
-    at_source = _fetch_offsets(link.source, statuses, *source_points)
+    with ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source:
+        at_source = _fetch_offsets(source, statuses, *source_points)
     starts, high_watermarks, ends = at_source.points
     lease, run = state.leases.get(mirror.name), state.active_run(mirror.name)
     timeout_s = TIMEOUTS.monitor_response_s
@@ -509,14 +510,14 @@ def _explain_unenforced(link: MirrorLink) -> str:
 
 
 def _find_foreign_writes(
-    link: MirrorLink,
+    destination: ClusterClient,
+    mirror: Mirror,
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
     log_ends: Mapping[Partition, Offset],
 ) -> dict[Partition, Offset | None]:
     try:
-        with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as client:
-            return find_foreign_writes(client, link.mirror, statuses, observation, log_ends)
+        return find_foreign_writes(destination, mirror, statuses, observation, log_ends)
     except RemoteFault:
         return dict.fromkeys(log_ends)
 
@@ -574,27 +575,24 @@ class _FetchedOffsets:
     is_silent: bool = False
 
 
-def _fetch_offsets(cluster: ClusterConfig, partitions: Iterable[Partition], *points: OffsetPoint) -> _FetchedOffsets:
+def _fetch_offsets(client: ClusterClient, partitions: Iterable[Partition], *points: OffsetPoint) -> _FetchedOffsets:
     wanted = list(partitions)
     no_offsets: tuple[dict[Partition, Offset], ...] = tuple({} for _ in points)
     if not wanted:
         return _FetchedOffsets(no_offsets)
     try:
-        with ClusterClient(cluster, timeout_s=TIMEOUTS.describe_response_s) as client:
-            present_partitions = check_presence(client, wanted)
-            present = [p for p in wanted if p not in present_partitions.absent and p not in present_partitions.denied]
-            results = [
-                list_available_offsets(client, present, point, within_s=TIMEOUTS.new_leader_s) for point in points
-            ]
-            leaderless = sorted({p for result in results for p in result.offline})
-            problems = [f"cluster {cluster.name}: no leader for {join_limited(leaderless)}"] if leaderless else []
-            problems += (
-                [str(describe_denied_error(client, {p.topic for p in present_partitions.denied}))]
-                if present_partitions.denied
-                else []
-            )
-            offsets = tuple(dict(result.offsets) for result in results)
-            return _FetchedOffsets(offsets, "; ".join(problems), present_partitions.absent)
+        present_partitions = check_presence(client, wanted)
+        present = [p for p in wanted if p not in present_partitions.absent and p not in present_partitions.denied]
+        results = [list_available_offsets(client, present, point, within_s=TIMEOUTS.new_leader_s) for point in points]
+        leaderless = sorted({p for result in results for p in result.offline})
+        problems = [f"cluster {client.name}: no leader for {join_limited(leaderless)}"] if leaderless else []
+        problems += (
+            [str(describe_denied_error(client, {p.topic for p in present_partitions.denied}))]
+            if present_partitions.denied
+            else []
+        )
+        offsets = tuple(dict(result.offsets) for result in results)
+        return _FetchedOffsets(offsets, "; ".join(problems), present_partitions.absent)
     except RemoteFault as error:
         is_silent = isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected)
         return _FetchedOffsets(no_offsets, str(error), is_silent=is_silent)
