@@ -61,8 +61,8 @@ class DriftRow(msgspec.Struct, frozen=True, kw_only=True):
 
     part: SyncCategory
     subject: str
-    source: str
-    destination: str
+    source: str = ""
+    destination: str = ""
     action: SyncAction
     reason: str = ""
     done: bool = False

@@ -161,7 +161,7 @@ def _to_sync_rows(report: SyncReport) -> Iterator[dict[str, object]]:
     rows = list(report.rows)
     differing = {row.topic for row in rows if row.part in (SyncCategory.TOPICS, SyncCategory.CONFIGS)}
     rows += [
-        DriftRow(part=SyncCategory.TOPICS, subject=name, source="", destination="", action=SyncAction.EQUAL)
+        DriftRow(part=SyncCategory.TOPICS, subject=name, action=SyncAction.EQUAL)
         for name in sorted(report.topics - differing)
     ]
     for row in rows:

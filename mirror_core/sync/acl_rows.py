@@ -117,8 +117,6 @@ def to_unknown_rows(cluster: str, acls: BrokerAcls) -> list[DriftRow]:
         DriftRow(
             part=SyncCategory.ACLS,
             subject=text,
-            source="",
-            destination="",
             action=SyncAction.SKIP,
             reason=f"cluster {cluster}: an entry of a kind that this Mirrorbook does not know: left alone",
         )
@@ -131,8 +129,6 @@ def to_forgery_row(cluster: str, acl: Acl, flaw: AclFlaw) -> DriftRow:
     return DriftRow(
         part=SyncCategory.ACLS,
         subject=f"ledger on {cluster}: {acl}",
-        source="",
-        destination="",
         action=SyncAction.SKIP,
         reason=str(Finding("denial_forged", acl, flaw=flaw)),
     )
@@ -145,16 +141,16 @@ def to_no_authorizer_row(no_authorizer: AuthorizerOff, command_result: str = "")
         else "so nothing is copied, staged, given or denied there"
     )
     return to_skipped_cluster_row(
-        no_authorizer.cluster, f"{no_authorizer.text}: {why}{f'; {command_result}' if command_result else ''}"
+        SyncCategory.ACLS,
+        no_authorizer.cluster,
+        f"{no_authorizer.text}: {why}{f'; {command_result}' if command_result else ''}",
     )
 
 
-def to_skipped_cluster_row(cluster: str, reason: str) -> DriftRow:
+def to_skipped_cluster_row(part: SyncCategory, cluster: str, reason: str) -> DriftRow:
     return DriftRow(
-        part=SyncCategory.ACLS,
+        part=part,
         subject=f"cluster {cluster}",
-        source="",
-        destination="",
         action=SyncAction.SKIP,
         reason=reason,
     )

@@ -287,8 +287,6 @@ def _to_stopped_row(name: str) -> DriftRow:
     return DriftRow(
         part=SyncCategory.TOPICS,
         subject=name,
-        source="",
-        destination="",
         action=SyncAction.SKIP,
         reason="was stopped: it is the applications' topic now, and nothing of it is synced",
     )

@@ -20,7 +20,7 @@ from mirror_core.model.acl import LIFTABLE_PURPOSES, Acl, AclPurpose, LedgerEntr
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import get_both_directions
-from mirror_core.model.sync_state import DriftRow
+from mirror_core.model.sync_state import DriftRow, SyncCategory
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import EVERYBODY, build_denial, format_acl_command
 from mirror_core.rights.ledger_rules import find_flaw, find_locked_out_denials, update_demotions
@@ -192,7 +192,7 @@ def _read_source_demotions(link: MirrorLink, topics: Collection[str]) -> tuple[s
     except MirrorError as error:
         # Promotion must not need a living source. What is in our own ledger has been lifted already.
         reason = f"denials remembered on cluster {link.source.name} could not be looked up: {error}"
-        return set(), [to_skipped_cluster_row(link.source.name, reason)]
+        return set(), [to_skipped_cluster_row(SyncCategory.ACLS, link.source.name, reason)]
     # A forged entry would remove whatever its author likes.
     demotions = list_demotions(state, link.mirror.name, link.destination.name, topics)
     return {e.acl for e in demotions if not find_flaw(e, list_own_principals(link))}, []

@@ -90,8 +90,6 @@ class PromotionConfigs:
             yield DriftRow(
                 part=SyncCategory.CONFIGS,
                 subject=f"cluster {self._client.name}",
-                source="",
-                destination="",
                 action=SyncAction.SKIP,
                 reason=(
                     f"broker(s) {join_limited(sorted(late_brokers))} did not show the final settings in time: until"
@@ -146,8 +144,6 @@ class PromotionConfigs:
             yield DriftRow(
                 part=SyncCategory.CONFIGS,
                 subject=topic,
-                source="",
-                destination="",
                 action=SyncAction.SKIP,
                 reason=str(error),
             )
@@ -157,7 +153,6 @@ class PromotionConfigs:
                     part=SyncCategory.CONFIGS,
                     subject=f"{topic}: {key}",
                     source=value,
-                    destination="",
                     action=SyncAction.SKIP,
                     reason=f"left out: {UNKNOWN_SETTING}",
                 )
@@ -167,7 +162,6 @@ class PromotionConfigs:
                     part=SyncCategory.CONFIGS,
                     subject=topic,
                     source="unknown",
-                    destination="",
                     action=SyncAction.SKIP,
                     reason="its settings were never synced, so it keeps those of a mirror topic: set them by hand",
                 )
@@ -177,8 +171,6 @@ def _to_unlisted_row(topic: str) -> DriftRow:
     return DriftRow(
         part=SyncCategory.CONFIGS,
         subject=topic,
-        source="",
-        destination="",
         action=SyncAction.REFUSE,
         code="topic_not_listed",
         reason="not listed now; if it exists, it keeps the settings of a mirror topic until this is repeated",

@@ -30,6 +30,7 @@ from mirror_core.model.sync_state import ClientQuota, DriftRow, QuotaEntry, Quot
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, Tombstone
+from mirror_core.sync.acl_rows import to_skipped_cluster_row
 
 _log = get_logger(__name__)
 _WIDE: Final = "; it limits clients that have nothing to do with the mirror, too"
@@ -99,19 +100,10 @@ def make_quota_row(
 
 
 def _to_unknown_row(client: ClusterClient) -> DriftRow:
-    return _to_cluster_row(
-        client, "its client quotas are not known: it needs DESCRIBE_CONFIGS on the cluster, Kafka 2.6"
-    )
-
-
-def _to_cluster_row(client: ClusterClient, reason: str) -> DriftRow:
-    return DriftRow(
-        part=SyncCategory.QUOTAS,
-        subject=f"cluster {client.name}",
-        source="",
-        destination="",
-        action=SyncAction.SKIP,
-        reason=reason,
+    return to_skipped_cluster_row(
+        SyncCategory.QUOTAS,
+        client.name,
+        "its client quotas are not known: it needs DESCRIBE_CONFIGS on the cluster, Kafka 2.6",
     )
 
 
@@ -131,7 +123,7 @@ def promote_quotas(link: MirrorLink, log: JournalLog) -> list[DriftRow]:
             return list(_promote(link, log, client, entries, current))
         except RemoteFault as error:
             _log.warning("client quotas were not set: %s", error, mirror=link.mirror.name)
-            return [_to_cluster_row(client, f"client quotas were not set: {error}")]
+            return [to_skipped_cluster_row(SyncCategory.QUOTAS, client.name, f"client quotas were not set: {error}")]
 
 
 def _promote(
