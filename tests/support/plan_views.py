@@ -10,7 +10,9 @@ from mirror_core.decide.mirror_snapshot import (
     MirrorSnapshot,
     SourceSnapshot,
 )
+from mirror_core.decide.plan_figures import list_plan_figures, list_plan_warnings
 from mirror_core.model.acl import Acl, Operation, Pattern, Permission, Resource
+from mirror_core.model.figures import Figures
 from mirror_core.model.mirror import (
     DesiredState,
     Lease,
@@ -83,3 +85,11 @@ def view() -> MirrorSnapshot:
         forecast=None,
         now_ms=103_000,
     )
+
+
+def shown(view: MirrorSnapshot) -> Figures:
+    return dict(list_plan_figures(view))
+
+
+def warned(view: MirrorSnapshot) -> str:
+    return "\n".join(map(str, list_plan_warnings(view)))
