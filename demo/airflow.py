@@ -97,7 +97,6 @@ class Airflow:
             "AIRFLOW_HOME": str(self.folder),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self._dags),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__MIRRORBOOK__DATA_PLANE": "start",  # all of it is on this machine
             "AIRFLOW__CORE__PARALLELISM": "8",  # 32 idle workers are too many for one machine
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
             # A first parse waits until its parent has imported an API server: half a minute, where all cores are busy.

@@ -54,10 +54,11 @@ class Scenario:
         ends = {"source": "east", "destination": "west"}
         self._by_hand(f"mirror create {MIRROR} --source east --destination west --topics {TOPIC}")
         self._run("mirror_create", {"mirror": MIRROR, "topics": [TOPIC], **ends}).end()
-        self._by_hand(f"replicate {MIRROR}")
+        copying = ("--prove-at", "50MB/s", "--receipts", str(self._stage.receipts))
+        self._commands.copy("supervise", MIRROR, "--home", str(self._stage.supervisors), "--", *copying)
         self._stage.airflow.pause("mirror_watch")  # it is shown when east is back
         self.watch_over()
-        self._screen.say("Airflow: DAG mirror_replicate is started; Spark copies")
+        self._screen.say("Spark copies; Airflow: DAG mirror_replicate watches it")
         self._life.await_copy(LIVE)
 
     def _disaster(self) -> Conducted:
@@ -85,7 +86,7 @@ class Scenario:
 
     def _come_home(self) -> None:
         self._by_hand(f"failback run {MIRROR}")
-        run = self._run("mirror_failback", {"mirror": MIRROR, "runner": "local"}, ASKED)
+        run = self._run("mirror_failback", {"mirror": MIRROR}, ASKED)
         run.until("home.switch")
         self._at_work_again("east", "mirror_failback")
         run.end()
@@ -119,7 +120,6 @@ class Scenario:
         acknowledged = self._life.stop_producer()
         saved = self._saved()
         handled = self._life.stop_consumer({event.number for event in acknowledged} - saved)
-        self._commands.run("replicate", MIRROR, "--runner", "local", "--until-caught-up")
         self._life.until(lambda: self._ends("west") == self._ends("east"), "west has what east has", fatal=False)
         east, west = (read_log(self._stage.sandbox.cluster(name).client_config(ADMIN)) for name in ("east", "west"))
         return judge(

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from demo.airflow import Airflow
-from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import lifecycle
 from mirrorbook_tools.demo.environment import Stage
 from mirrorbook_tools.demo.interrupts import Interrupts
 from mirrorbook_tools.demo.terminal_screen import Screen
@@ -26,8 +24,13 @@ class AirflowStage(Stage):
 
     def __init__(self, folder: Path, screen: Screen, interrupts: Interrupts) -> None:
         super().__init__(folder, screen, interrupts)
-        self.airflow = Airflow(self.folder / "airflow", settings=CALM, pause=self.life.tick)
+        shared = {
+            "AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG": str(self.config),
+            "AIRFLOW__MIRRORBOOK__RECEIPTS": str(self.receipts),
+        }
+        self.airflow = Airflow(self.folder / "airflow", settings=CALM | shared, pause=self.life.tick)
         self.evidence = self.airflow.folder / "mirrorbook" / "evidence"
+        self.supervisors = self.folder / "data-plane"
 
     def set_up(self) -> None:
         """Airflow starts first, and is waited for last."""
@@ -44,11 +47,7 @@ class AirflowStage(Stage):
             self.airflow.add_connection(name, cluster.client_config(CONTROL), cluster.client_config(DATA))
 
     def folders(self) -> list[Path]:
-        return [*super().folders(), self.airflow.folder]
+        return [*super().folders(), self.airflow.folder, self.supervisors]
 
     def stop_others(self) -> None:
-        """Airflow, and data planes: they live outside of it, so that they outlive it."""
         self.airflow.stop()
-        home = self.airflow.folder / "mirrorbook" / "data-plane"
-        for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            lifecycle.stop_supervisor(home, MirrorName(folder.name))

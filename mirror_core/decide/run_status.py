@@ -255,7 +255,7 @@ def _format_failed_back(situation: RunSituation) -> Iterator[str]:
             f"Applications write on {mirror.source} again. {mirror.destination} is NOT being updated now. A supervisor"
             " at work goes on by itself."
         )
-        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
+        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`."
     saved, folders = find_saved(situation.steps)
     if saved != 0 and folders:
         replay = Finding("saved_in_no_topic", folders=folders)
@@ -287,7 +287,7 @@ def _format_given_up(situation: RunSituation) -> Iterator[str]:
         yield f"{mirror.destination} stays a mirror."
     else:
         yield f"{mirror.destination} stays a mirror, but is NOT updated now. A supervisor at work goes on by itself."
-        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`, or DAG mirror_replicate."
+        yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`."
 
 
 def _format_unfinished(situation: RunSituation) -> Iterator[str]:

@@ -58,7 +58,9 @@ class Commands:
         shown = shlex.join(["mirrorbook", *words])
         self._screen.command(shown)
         out, err = self._folder / f"{name}.out", self._folder / f"{name}.err"
-        self._processes.start(name, [*PROGRAM, *words, "--config", self._config], out=out, err=err)
+        own = words.index("--") if "--" in words else len(words)  # behind it are another command's options
+        command: list[str | Path] = [*PROGRAM, *words[:own], "--config", self._config, *words[own:]]
+        self._processes.start(name, command, out=out, err=err)
         return shown
 
     def _said(self, name: str) -> str:

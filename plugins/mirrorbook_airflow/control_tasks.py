@@ -275,7 +275,7 @@ def _start(link: MirrorLink, context: Context, approved: ControlChange | None) -
     from mirror_core.mirrors.mirror_commands import start_mirror
 
     desired = _set_desired_state(link, DesiredState.STARTED, start_mirror)
-    return f"desired: {desired}. Where no data plane is at work for it, trigger mirror_replicate"
+    return f"desired: {desired}. Where no data plane is at work for it: mirrorbook supervise {link.mirror.name}"
 
 
 def _throttle(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:

@@ -46,9 +46,9 @@ from mirrorbook_airflow.operators import (
 from mirrorbook_airflow.params import (
     bytes_per_s_param,
     cluster_param,
-    data_plane_params,
     gate_limit_param,
     leave_behind_param,
+    patience_param,
     pause_param,
     set_strategy_param,
     spark_master_param,
@@ -300,15 +300,13 @@ def _make_set_params() -> dict[str, Param]:
 
 
 def _make_set_failback_params() -> dict[str, Param]:
-    params = {"strategy": set_strategy_param(), **_make_set_params(), **data_plane_params()}
-    del params["metrics"]  # an address is for one data plane
-    return params
+    return {"strategy": set_strategy_param(), **_make_set_params(), "patience_s": patience_param()}
 
 
 ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
     {
         "create": DagAction(build=_build_create, params=_make_create_params, max_active_runs=1, is_for_all=True),
-        "replicate": DagAction(build=_build_replicate, params=data_plane_params),
+        "replicate": DagAction(build=_build_replicate, params=lambda: {"patience_s": patience_param()}),
         "watch": DagAction(
             build=_build_watch,
             target=TargetKind.MIRRORS,
@@ -390,9 +388,8 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             group=_build_failback,
             params=lambda: {
                 "strategies": strategies_param(),
-                "pause": pause_param(),
-                "gate_limit_s": gate_limit_param(),
-                **data_plane_params(),
+                **_make_set_params(),
+                "patience_s": patience_param(),
             },
             is_runbook=True,
             covers_reverse=False,

@@ -16,7 +16,6 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.timing import MAX_FRESH_AGE_S, SteadyClock
 from mirror_core.state.state_records import State
 from mirrorbook_airflow.mirror_lookup import provide_mirror_config
-from mirrorbook_airflow.params import must_start_data_planes
 from mirrorbook_airflow.trigger_threads import TriggerThreads
 
 POLL_INTERVAL_S: Final = 2.0
@@ -33,7 +32,7 @@ def explain_watch_end(state: State, mirror: MirrorName) -> str | None:
 def is_expected_absent(state: State, mirror: MirrorName) -> bool:
     """The data plane is expected to be away: a run holds the mirror, or the mirror is paused or stopped. Pure.
 
-    Watching goes on, to see that it comes back and that the supervisor lives.
+    Watching goes on, to see that it comes back.
     """
     return bool(state.active_run(mirror)) or state.mirrors[mirror].desired is not DesiredState.STARTED
 
@@ -47,21 +46,16 @@ def find_last_heartbeat_ms(state: State, mirror: MirrorName) -> int:
 class DataPlaneTrigger(BaseTrigger):
     """Fires once: `ended` with a reason, or `unhealthy` with the problem and the last heartbeat."""
 
-    def __init__(self, mirror: str, destination: str, config_path: str, home: str, args: list[str], patience_s: float):
+    def __init__(self, mirror: str, destination: str, patience_s: float):
         super().__init__()
         self.mirror = MirrorName(mirror)
         self.destination = destination
-        self.config_path = config_path
-        """Empty: Airflow does not start data planes, and no file is written."""
-        self.home = home
-        """The supervisors' folder; empty: no process is started here."""
-        self.args = args
         self._config_in_use: Path | None = None
         self.patience_s = patience_s
         """Time until the first heartbeat, also after a pause or a run."""
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        fields = ("mirror", "destination", "config_path", "home", "args", "patience_s")
+        fields = ("mirror", "destination", "patience_s")
         return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in fields}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -99,18 +93,6 @@ class DataPlaneTrigger(BaseTrigger):
             await asyncio.sleep(POLL_INTERVAL_S)
 
     def _read_state(self) -> State:
-        """Restarts a supervisor of this Airflow first if it died."""
-        from mirror_core.state.mirror_link import load_clusters, read_cluster_state
-        from mirror_core.supervisor.lifecycle import ensure_supervisor
-
-        if not (self.config_path and must_start_data_planes()):
-            return self._read_state_by_connections()
-        path = Path(self.config_path)
-        if self.home:
-            ensure_supervisor(path, self.mirror, Path(self.home), self.args)
-        return read_cluster_state(load_clusters(path), self.destination)
-
-    def _read_state_by_connections(self) -> State:
         """Reads connections again only after a failed read: a vault of secrets may count each request."""
         from mirror_core.state.mirror_link import load_clusters, read_cluster_state
 

@@ -1,16 +1,12 @@
-"""Connections of type `kafka_cluster` (or `kafka`), and the private mirrorbook.yaml that is made of them.
+"""Connections of type `kafka_cluster` (or `kafka`), and the mirrorbook.yaml that is made of them.
 
-A data plane that Airflow starts is a process of its own that opens its configuration by path, so the connections that
-it needs are written to `$AIRFLOW_HOME/mirrorbook/`, readable by this user only. Where Airflow starts none, they stay in
-this process's memory. They reach no XCom, log or environment.
+It stays in this process's memory: passwords reach no file, XCom, log or environment.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,8 +20,6 @@ from mirror_core.model.errors import BadRequest, MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.text import format_suggestion
 from mirrorbook_airflow import kafka_type
-from mirrorbook_airflow.params import must_start_data_planes
-from mirrorbook_airflow.secret_files import SecretFiles
 
 _EXTRA_KEYS: Final = (
     "security_protocol",
@@ -102,40 +96,11 @@ class KafkaClusterHook(BaseHook):
 
 
 def provide_config(name: str, connections: Iterable[str]) -> Path:
-    """A mirrorbook.yaml with these connections: on disk only where a data plane that Airflow starts opens it."""
-    return (write_config if must_start_data_planes() else register_in_memory)(name, connections)
-
-
-def register_in_memory(name: str, connections: Iterable[str]) -> Path:
-    """Keeps the configuration with its passwords in memory; the path stands for it."""
+    """Keeps a mirrorbook.yaml with these connections and their passwords in memory; the path stands for it."""
     from mirror_core.state.mirror_link import register_config
 
     path = get_home_folder("config") / f"{_check_name(name)}.yaml (in memory)"  # hooks run in this folder
     register_config(path, _format_config(_read_usable_connections(path, connections), list_unusable_connections(path)))
-    return path
-
-
-def write_config(name: str, connections: Iterable[str]) -> Path:
-    """Writes `$AIRFLOW_HOME/mirrorbook/config/<name>.yaml` if it changed. Passwords go to two other files."""
-    path, control = (
-        get_home_folder("config") / f"{_check_name(name)}.yaml",
-        get_home_folder("control") / f"{name}.properties",
-    )
-    data = path.with_name(f"{name}.data.properties")
-    passwords = SecretFiles(f"../{control.parent.name}/{control.name}", data.name)
-    clusters = {
-        connection: passwords.extract_secrets(connection, document)
-        for connection, document in _read_usable_connections(path, connections).items()
-    }
-    unusable = list_unusable_connections(path)
-    # A data plane has this file: while Airflow cannot tell of a cluster, it goes on with what it was told before.
-    for connection, entry in _read_written_clusters(path).items():
-        if connection in unusable:
-            clusters[connection] = {key: value for key, value in entry.items() if key not in AUTHORIZER_KEYS}
-            passwords.copy_lines(connection, control, data)
-    _write_if_changed(control, "".join(f"{line}\n" for line in passwords.control))
-    _write_if_changed(data, "".join(f"{line}\n" for line in passwords.data))
-    _write_if_changed(path, _format_config(clusters, unusable))
     return path
 
 
@@ -162,11 +127,6 @@ def _read_usable_connections(path: Path, connections: Iterable[str]) -> dict[str
     if failed and not entries:
         raise BadRequest("; ".join(failed.values()))
     return entries
-
-
-def _read_written_clusters(path: Path) -> dict[str, dict[str, Any]]:
-    document = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return dict(document.get("clusters", {}))
 
 
 def _check_name(name: str) -> str:
@@ -238,8 +198,7 @@ def find_owners(params: Mapping[str, Any]) -> dict[str, str]:
 
 
 def get_home_folder(part: str) -> Path:
-    """A folder of this Airflow for this user only: `config`, `control` (passwords), `data-plane` (supervisors and their
-    logs), `evidence`."""
+    """A folder of this Airflow for this user only: `config` (where hooks run), `evidence`."""
     from airflow.configuration import AIRFLOW_HOME
 
     top = Path(AIRFLOW_HOME) / "mirrorbook"
@@ -255,23 +214,3 @@ def _drop_empty(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _format_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _write_if_changed(path: Path, content: str) -> None:
-    """No file for empty content."""
-    if not content:
-        path.unlink(missing_ok=True)
-    elif not path.is_file() or path.read_text(encoding="utf-8") != content:
-        _write_private(path, content)
-
-
-def _write_private(path: Path, content: str) -> None:
-    """Atomic: a data plane may open the file at the same time."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # created with mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -30,7 +30,7 @@ from mirrorbook_airflow.mirror_lookup import (
     provide_mirror_config,
 )
 from mirrorbook_airflow.page import get_page_root
-from mirrorbook_airflow.params import NO_SPARK, must_start_data_planes, read_receipts_location
+from mirrorbook_airflow.params import NO_SPARK, read_receipts_location
 from mirrorbook_airflow.worker_services import get_executor_config, make_parity_check, open_receipts_folder
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class PlanParity(MirrorOperator):
                 level=LEVEL_RECORDS,
                 compare_all=self.whole,
                 throttle=self.throttle,
-                opened_by_tasks=get_executor_config(link.config.path),
+                opened_by_tasks=get_executor_config(),
             )
             folder.write(PLAN_NAME, _name_plan(plan), encode_plan(plan), PLAN_ADVICE)
         self.log.info("%s to compare", format_count(len(plan.spans), "span"))
@@ -426,14 +426,14 @@ class CompactReceipts(MirrorOperator):
     def execute(self, context: Context) -> int:
         from mirror_core.mirrors.receipt_maintenance import compact_receipts, first_open_day
 
-        if not (must_start_data_planes() or read_receipts_location()):
+        if not (location := read_receipts_location()):
             raise AirflowSkipException(
                 "where data planes keep their receipts is not known here: name the folder or URL in "
                 "[mirrorbook] receipts, or run `mirrorbook receipts compact` beside them"
             )
         with airflow_errors():
             link, _ = find_mirror(self.mirror)
-            folder = open_receipts_folder(context["params"]["master"], get_receipts_location())
+            folder = open_receipts_folder(context["params"]["master"], location)
             try:
                 done = compact_receipts(link, folder, first_open_day())
             except HeldByRun as error:
@@ -449,7 +449,3 @@ class CompactReceipts(MirrorOperator):
                 f"{self.mirror}` looks at what they vouched for:{listed}"
             )
         return len(done.files)
-
-
-def get_receipts_location() -> str:
-    return read_receipts_location() or str(get_home_folder("evidence") / "receipts")

@@ -127,7 +127,7 @@ def spark_master_param() -> Param:
 
 def read_spark_masters() -> list[str]:
     """What a run may be given, the usual one first."""
-    usual = "local[*]" if must_start_data_planes() or read_executors_config() else NO_SPARK
+    usual = "local[*]" if read_executors_config() else NO_SPARK
     return conf.get(_SECTION, "spark_masters", fallback="").split() or [usual]
 
 
@@ -137,7 +137,7 @@ def read_salvage_location() -> str:
 
 
 def read_executors_config() -> str:
-    """The mirrorbook.yaml that Spark's tasks open where Airflow writes none; empty: they have none."""
+    """The mirrorbook.yaml that Spark's tasks open; empty: they have none."""
     return conf.get(_SECTION, "executors_config", fallback="")
 
 
@@ -155,17 +155,8 @@ def read_spark_conf() -> dict[str, str]:
 
 
 def read_receipts_location() -> str:
-    """Folder or URL for receipts of all data planes; empty: this Airflow's own folder."""
+    """Folder or URL where data planes keep their receipts; empty: not known here."""
     return conf.get(_SECTION, "receipts", fallback="")
-
-
-def must_start_data_planes() -> bool:
-    """Whether data planes are started by Airflow, beside its worker and triggerer: for one machine, and only if it is
-    asked for. False: others run them (systemd, Kubernetes), and Airflow watches."""
-    chosen = conf.get(_SECTION, "data_plane", fallback="") or "watch"
-    if chosen not in ("start", "watch"):
-        raise BadRequest(f"Airflow's setting [{_SECTION}] data_plane is {chosen!r}: it may be start or watch")
-    return chosen == "start"
 
 
 def read_approvers(own: Sequence[str] = ()) -> list[HITLUser] | None:
@@ -243,24 +234,8 @@ def read_deadline_s() -> float:
     return seconds
 
 
-def data_plane_params() -> dict[str, Param]:
-    """How a data plane is run."""
-    return {
-        "runner": Param("spark", type="string", enum=["spark", "local"], description_md="Where copying tasks run"),
-        "master": spark_master_param(),
-        "metrics": Param(
-            None,
-            type=["string", "null"],
-            pattern=r"^$|^(.+:)?[0-9]{1,5}$",
-            description_md="`[HOST:]PORT` where the data plane serves its metrics; empty: nowhere",
-        ),
-        "prove_at": Param(
-            "50MB/s",
-            type=["string", "null"],
-            description_md="Compare what was copied with the source all the time, reading each side at this rate, so "
-            "that a failover has little left to prove. Empty: leave it to `mirror_parity`",
-        ),
-        "patience_s": Param(
-            90, type="integer", minimum=10, maximum=900, description_md="Seconds that a start may take"
-        ),
-    }
+def patience_param() -> Param:
+    """How long a data plane that is watched may take to begin."""
+    return Param(
+        90, type="integer", minimum=10, maximum=900, description_md="Seconds that the start of a data plane may take"
+    )

@@ -1,26 +1,22 @@
-"""Tasks of DAG `mirror_replicate`: a data plane is started, watched, and watched again when it was ill."""
+"""Tasks of DAG `mirror_replicate`: a data plane is watched, and watched again when it was ill."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.operators.trigger_dagrun import DagIsPaused, TriggerDagRunOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from mirror_core.decide.task_assignment import parse_bytes_per_s
-from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.errors import Refused
 from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.asset_events import UNHEALTHY_ALIAS, emit_event
 from mirrorbook_airflow.data_plane_trigger import LIVED_KEY, DataPlaneTrigger, explain_watch_end
 from mirrorbook_airflow.errors import airflow_errors
-from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.mirror_lookup import find_mirror
-from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator, get_receipts_location
-from mirrorbook_airflow.params import NO_SPARK, must_start_data_planes, read_spark_conf
+from mirrorbook_airflow.operators import TASK_DEFAULTS, MirrorOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,38 +33,14 @@ REFUSED_KEY: Final = "hopeless"
 """XCom of a watch that was refused."""
 INCIDENT_KEY: Final = "incident"
 """XCom of a watch that has found a data plane ill; in a run's configuration: since when people know (ms)."""
-FORWARDED_PARAMS: Final = ("runner", "master", "metrics", "prove_at", "patience_s")
-"""Parameters of a data plane, which the run that starts it hands over."""
-
-
-def format_replicate_options(params: Mapping[str, Any]) -> list[str]:
-    """Options of `mirrorbook replicate` as a run's parameters want them."""
-    options = ["--runner", params["runner"], "--receipts", get_receipts_location()]
-    if params["runner"] == "spark":
-        if params["master"] == NO_SPARK:
-            raise BadRequest(f"runner spark needs a Spark master, and {NO_SPARK} was chosen: choose runner local")
-        options += ["--master", params["master"]]
-        options += [option for key, value in read_spark_conf().items() for option in ("--conf", f"{key}={value}")]
-    if params["metrics"]:
-        options += ["--metrics", params["metrics"]]
-    if params["prove_at"]:
-        parse_bytes_per_s(params["prove_at"])  # refused here, not in a log file
-        options += ["--prove-at", params["prove_at"]]
-    return options
 
 
 class WatchDataPlane(MirrorOperator):
-    """Make sure that the mirror has a supervisor here, unless a deployment runs them elsewhere; and wait, without a
-    worker, until the mirror is stopped or its data plane is ill."""
+    """Wait, without a worker, until the mirror is stopped or its data plane is ill."""
 
     def execute(self, context: Context) -> None:
-        from mirror_core.supervisor.lifecycle import ensure_supervisor
-
-        params = context["params"]
         try:
             with airflow_errors():
-                starts = must_start_data_planes()
-                options = format_replicate_options(params) if starts else []
                 link, state = find_mirror(self.mirror)
                 if reason := explain_watch_end(state, link.mirror.name):
                     raise Refused(
@@ -76,47 +48,20 @@ class WatchDataPlane(MirrorOperator):
                         [f"{reason}: start it first"],
                         reason_code="mirror_not_started",
                     )
-                if starts:
-                    ensure_supervisor(link.config.path, link.mirror.name, get_home_folder("data-plane"), options)
         except AirflowFailException:
             context["ti"].xcom_push(key=REFUSED_KEY, value=True)
             raise
-        trigger = DataPlaneTrigger(
-            mirror=self.mirror,
-            destination=link.destination.name,
-            config_path=str(link.config.path) if starts else "",
-            home=str(get_home_folder("data-plane")) if starts else "",
-            args=options,
-            patience_s=params["patience_s"],
-        )
+        trigger = DataPlaneTrigger(self.mirror, link.destination.name, context["params"]["patience_s"])
         self.defer(trigger=trigger, method_name="finish")
 
     def finish(self, context: Context, event: dict[str, Any]) -> str:
-        with airflow_errors():
-            if event["status"] == "ended":
-                self._stop_supervisor()
-                return str(event["reason"])
-            context["ti"].xcom_push(key=INCIDENT_KEY, value={k: v for k, v in event.items() if k != "status"})
-            where = self._format_log_location()
-        raise AirflowFailException(f"the data plane of mirror {self.mirror} is not well: {event['reason']}; {where}")
-
-    def _stop_supervisor(self) -> None:
-        from mirror_core.supervisor.lifecycle import stop_supervisor
-
-        if not must_start_data_planes():
-            return
-        try:
-            stop_supervisor(get_home_folder("data-plane"), MirrorName(self.mirror))
-        except Refused as error:  # it asks the mirror every few seconds, and copies nothing
-            self.log.warning("%s", error)
-
-    def _format_log_location(self) -> str:
-        from mirror_core.supervisor.lifecycle import read_supervisor_status
-
-        if not must_start_data_planes():
-            return "Airflow starts none here ([mirrorbook] data_plane is watch): look at what runs it"
-        status = read_supervisor_status(get_home_folder("data-plane"), MirrorName(self.mirror))
-        return f"its output, on host {status.host or '(unknown)'}: {status.log}" if status else "it has no supervisor"
+        if event["status"] == "ended":
+            return str(event["reason"])
+        context["ti"].xcom_push(key=INCIDENT_KEY, value={k: v for k, v in event.items() if k != "status"})
+        raise AirflowFailException(
+            f"the data plane of mirror {self.mirror} is not well: {event['reason']}; look at what runs it, or start "
+            f"one: mirrorbook supervise {get_base_name(MirrorName(self.mirror))}"
+        )
 
 
 def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -> str:
@@ -126,8 +71,8 @@ def make_triggered_run_id(mirror: str, dag_id: str, run_id: str, task_id: str) -
 
 
 class ReplicateMirror(TriggerDagRunOperator):
-    """Start a run of DAG `mirror_replicate`, or of the mirror's own one, with this run's choice of a runner. `{mirror}`
-    in `replicate_dag` stands for the mirror.
+    """Start a run of DAG `mirror_replicate`, or of the mirror's own one. `{mirror}` in `replicate_dag` stands for the
+    mirror.
 
     A retry or a clear starts no second run: it goes on with the first one, and clears that if it has ended.
     """
@@ -149,7 +94,7 @@ class ReplicateMirror(TriggerDagRunOperator):
         dag_id = self.trigger_dag_id = self.trigger_dag_id.format(mirror=get_base_name(MirrorName(self.mirror)))
         self.conf = {
             "mirror": self.mirror,
-            **{name: params[name] for name in FORWARDED_PARAMS if name in params},
+            "patience_s": params["patience_s"],
             **self.make_extra_conf(context),
         }
         self.trigger_run_id = make_triggered_run_id(self.mirror, run.dag_id, run.run_id, self.task_id)

@@ -15,7 +15,6 @@ from mirrorbook_airflow.hooks import get_home_folder
 from mirrorbook_airflow.object_store import ObjectFolder, wrap_salvage
 from mirrorbook_airflow.params import (
     NO_SPARK,
-    must_start_data_planes,
     read_executors_config,
     read_spark_conf,
     read_spark_masters,
@@ -34,7 +33,7 @@ def make_services(config: Path, steps: Collection[str], master: str) -> Services
     if needs_spark and master != NO_SPARK:  # the others don't wait for Spark to start
         from mirror_core.spark.services import make_spark_services
 
-        prepared = make_spark_services(config, evidence_dir=evidence, master=master, **_make_spark_options(config))
+        prepared = make_spark_services(config, evidence_dir=evidence, master=master, **_make_spark_options())
     else:
         from mirror_core.runbook.run_services import local_services
 
@@ -56,11 +55,11 @@ def make_parity_check(
         return LocalParity(config, demands=expectations, throttle=throttle)
     from mirror_core.spark.parity_job import SparkParity
 
-    return SparkParity(config, master, demands=expectations, throttle=throttle, **_make_spark_options(config))
+    return SparkParity(config, master, demands=expectations, throttle=throttle, **_make_spark_options())
 
 
-def _make_spark_options(config: Path) -> dict[str, Any]:
-    return {"conf": _read_checked_conf(), "opened_by_tasks": get_executor_config(config)}
+def _make_spark_options() -> dict[str, Any]:
+    return {"conf": _read_checked_conf(), "opened_by_tasks": get_executor_config()}
 
 
 def _read_checked_conf() -> dict[str, str]:
@@ -94,15 +93,12 @@ def _open_receipts(master: str, location: str) -> Folder:
         ) from None
 
 
-def get_executor_config(config: Path) -> Path:
+def get_executor_config() -> Path:
     """The mirrorbook.yaml of Spark executors, perhaps on other machines."""
-    if must_start_data_planes():
-        return config
     if not read_executors_config():
         raise BadRequest(
-            "Spark: its tasks would find no mirrorbook.yaml: Airflow writes none where [mirrorbook] data_plane is "
-            "watch: name one in [mirrorbook] executors_config, which executors and this worker have at the same path; "
-            f"or choose the Spark master {NO_SPARK}: without Spark"
+            "Spark: its tasks would find no mirrorbook.yaml: name one in [mirrorbook] executors_config, which "
+            f"executors and this worker have at the same path; or choose the Spark master {NO_SPARK}: without Spark"
         )
     return Path(read_executors_config())
 

@@ -15,6 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from airflow.dag_processing.dagbag import DagBag
 
+    from tests.support.kafka_clients import Pair
+
 HOME = Path(tempfile.mkdtemp(prefix="mirrorbook-airflow-"))
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 DAGS = Path(__file__).resolve().parents[2] / "dags"
@@ -24,8 +26,16 @@ os.environ.update(
     AIRFLOW__CORE__DAGS_FOLDER=str(DAGS),
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
     AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS="admin:admin",
-    AIRFLOW__MIRRORBOOK__DATA_PLANE="start",
+    AIRFLOW__MIRRORBOOK__SPARK_MASTERS="local[*]",
 )
+
+
+@pytest.fixture(autouse=True)
+def executors_config(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Spark's tasks open, where there are clusters."""
+    if "pair" in request.fixturenames:
+        pair: Pair = request.getfixturevalue("pair")
+        monkeypatch.setenv("AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG", str(pair.config_path))
 
 
 @pytest.fixture(scope="session")

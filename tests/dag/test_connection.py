@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import yaml
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig, Principal, load_config
 from mirror_core.model.errors import BadRequest
-from mirror_core.model.names import ClusterName
+from mirror_core.model.names import ClusterName, MirrorName
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.dag.airflow_home import add_connection, connection_of
 from tests.support.kafka_clients import Pair
@@ -60,69 +59,20 @@ def test_a_connection_connects_as_both_principals(east: str) -> None:
 
 @pytest.mark.cluster
 def test_a_connection_of_airflows_own_type_is_a_cluster_too(pair: Pair, east: str) -> None:
-    from mirrorbook_airflow.hooks import write_config
+    from mirrorbook_airflow.hooks import provide_config
 
     properties = {**pair.west.client_config(CONTROL), "group.id": "theirs", "enable.auto.commit": False}
     data = pair.west.client_config(DATA)
     ours = {"mirrorbook.data.username": data["sasl.username"], "mirrorbook.data.password": data["sasl.password"]}
     add_connection("west-theirs", {"conn_type": "kafka", "extra": json.dumps({**properties, **ours})})
 
-    config = load_config(write_config("m2", ["west-theirs"])).cluster("west-theirs")
+    config = load_config(provide_config("m2", ["west-theirs"])).cluster("west-theirs")
 
     assert [config.user(principal) for principal in Principal] == ["mirror-control", "mirror-data"]
     assert "group.id" not in config.control
     for principal in Principal:
         with ClusterClient(config, principal, timeout_s=10) as client:
             assert client.metadata(()).cluster_id
-
-
-def passwords(folder: Path) -> set[str]:
-    """Which passwords somebody who sees this folder can read."""
-    text = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
-    return {word for word in ("pw-control", "pw-data", "pw-both", "pw-key") if word in text}
-
-
-def test_executors_can_be_shown_a_folder_without_the_control_principals_passwords(
-    airflow_database: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    from mirrorbook_airflow.hooks import get_home_folder, write_config
-
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(tmp_path))
-    sasl = {"conn_type": "kafka_cluster", "host": "b:1", "login": "c"}
-    data = {"data_username": "d", "data_password": "pw-data", "ssl_key_password": "pw-key"}
-    add_connection("two:users", {**sasl, "password": "pw-control", "extra": json.dumps(data)})
-    add_connection("one-user", {**sasl, "password": "pw-both"})
-    add_connection("two:users.data", {**sasl, "password": "pw-both"})
-
-    path = write_config("m3", ["two:users", "one-user", "two:users.data"])
-
-    assert passwords(get_home_folder("config")) == {"pw-data", "pw-both", "pw-key"}
-    assert passwords(get_home_folder("control")) == {"pw-control"}
-    for folder in ("config", "control"):
-        for file in get_home_folder(folder).iterdir():
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    known = load_config(path).cluster("two:users")
-    assert (known.control["sasl.password"], known.data["sasl.password"]) == ("pw-control", "pw-data")
-    assert (known.control["ssl.key.password"], known.data["ssl.key.password"]) == ("pw-key", "pw-key")
-    assert load_config(path).cluster("two:users.data").data["sasl.password"] == "pw-both"
-    shutil.rmtree(get_home_folder("control"))
-    assert load_config(path, only_principal=Principal.DATA).cluster("two:users").data["sasl.password"] == "pw-data"
-    assert load_config(path, only_principal=Principal.DATA).cluster("one-user").data["sasl.password"] == "pw-both"
-    write_config("m3", [])
-    assert passwords(tmp_path) == set(), "of connections that are there no more nothing is kept"
-
-
-@pytest.mark.parametrize("password", [" x", "x\t", "x\ny"])
-def test_a_password_that_no_file_of_lines_can_keep_is_refused(
-    password: str, airflow_database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from mirrorbook_airflow.hooks import write_config
-
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
-    add_connection("odd", {"conn_type": "kafka_cluster", "host": "b:1", "login": "c", "password": password})
-    with pytest.raises(BadRequest, match=r"connection odd: sasl\.password begins or ends with white space"):
-        write_config("m4", ["odd"])
 
 
 @pytest.mark.cluster
@@ -139,65 +89,62 @@ def test_a_wrong_password_is_told_without_the_password(pair: Pair, east: str) ->
 
 
 @pytest.mark.cluster
-def test_the_written_configuration_is_private_and_works(pair: Pair, east: str) -> None:
-    from mirrorbook_airflow.hooks import write_config
+def test_the_configuration_in_memory_works(pair: Pair, east: str) -> None:
+    from mirrorbook_airflow.hooks import provide_config
 
     add_connection("west", connection_of(pair.west))
 
-    path = write_config("m1", ["west", east, east])
+    path = provide_config("m1", ["west", east, east])
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert not path.exists()
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     config = load_config(path)
     assert set(config.clusters) == {"east", "west"}
     with ClusterClient(config.cluster("west"), Principal.DATA, timeout_s=10) as client:
         assert client.metadata(()).cluster_id
-    before = path.stat().st_ino
-    assert write_config("m1", ["east", "west"]) == path
-    assert path.stat().st_ino == before, "an unchanged file was written again"
 
 
 def test_hooks_and_expectations_come_from_a_file_on_the_worker(
     airflow_database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mirrorbook_airflow.hooks import get_home_folder, write_config
+    from mirrorbook_airflow.hooks import get_home_folder, provide_config
 
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "server")
     hooks = get_home_folder("config").parent / "mirrors.yaml"
+    add_connection("ruled", {"conn_type": "kafka_cluster", "host": "b:1"})
     section = {"mirrors": {"m1": {"switch": [{"name": "dns", "command": ["point-dns"]}]}}}
     try:
         hooks.write_text(yaml.safe_dump(section), encoding="utf-8")
-        assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}, **section}
+        [hook] = load_config(provide_config("m1", ["ruled"])).mirrors.switch_hooks[MirrorName("m1")]
+        assert hook.name == "dns"
         hooks.write_text("m1: {}", encoding="utf-8")
         known = "clusters, evidence, expectations, mirrors, sets"
         with pytest.raises(BadRequest, match=f"mirrors.yaml: must have no other keys than {known}"):
-            write_config("m1", [])
+            provide_config("m1", [])
         hooks.write_text("clusters: {east: {sasl.password: x}}", encoding="utf-8")
         with pytest.raises(BadRequest, match=r"clusters.east.sasl.password: is not known here; known are authorizer"):
-            write_config("m1", [])
-        add_connection("ruled", {"conn_type": "kafka_cluster", "host": "b:1"})
+            provide_config("m1", [])
         hooks.write_text("clusters: {ruled: {authorizer: foreign}, rueld: {authorizer: none}}", encoding="utf-8")
         with pytest.raises(BadRequest, match=r"clusters.rueld: there is no such connection; is ruled meant\?"):
-            write_config("m5", ["ruled"])
+            provide_config("m5", ["ruled"])
         add_connection("elsewhere", {"conn_type": "kafka_cluster", "host": "b:1"})
         hooks.write_text("clusters: {ruled: {authorizer: foreign}, elsewhere: {authorizer: none}}", encoding="utf-8")
-        config = load_config(write_config("m5", ["ruled"]))
+        config = load_config(provide_config("m5", ["ruled"]))
         assert config.clusters.keys() == {"ruled"}
         assert config.cluster("ruled").ruling.is_foreign
         hooks.write_text("expectations: more.yaml", encoding="utf-8")
-        written = yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8"))
-        assert written["expectations"] == str(hooks.parent / "more.yaml"), "it is written into another folder"
+        assert load_config(provide_config("m1", ["ruled"])).expectations == hooks.parent / "more.yaml"
     finally:
         hooks.unlink()
-    assert yaml.safe_load(write_config("m1", []).read_text(encoding="utf-8")) == {"clusters": {}}
+    assert not load_config(provide_config("m1", ["ruled"])).mirrors.switch_hooks
 
 
 @pytest.mark.parametrize("name", ["../m1", "", ".m1", "a/b", "m\n1"])
 def test_a_name_cannot_lead_out_of_the_folder(name: str, airflow_database: None) -> None:
-    from mirrorbook_airflow.hooks import write_config
+    from mirrorbook_airflow.hooks import provide_config
 
     with pytest.raises(BadRequest, match="cannot be a mirror's name"):
-        write_config(name, [])
+        provide_config(name, [])
 
 
 @pytest.mark.parametrize(

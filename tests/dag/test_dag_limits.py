@@ -204,14 +204,14 @@ class Trigger:
     def execute(self, run: str = "r", mirror: str = "orders", replicate_dag: str = "mirror_replicate") -> str:
         """The id that Airflow was asked for; empty: none was."""
         from airflow.providers.common.compat.sdk import DagRunTriggerException
-        from mirrorbook_airflow.replicate_tasks import FORWARDED_PARAMS, ReplicateMirror
+        from mirrorbook_airflow.replicate_tasks import ReplicateMirror
 
         ti = SimpleNamespace(
             get_dr_count=lambda dag_id, run_ids, states: sum(self.runs.get(one) in states for one in run_ids),
             get_dag=lambda dag_id: SimpleNamespace(is_paused=self.paused),
         )
         dag_run = SimpleNamespace(dag_id="mirror_failback", run_id=run, conf={})
-        context: Any = {"ti": ti, "dag_run": dag_run, "params": dict.fromkeys(FORWARDED_PARAMS)}
+        context: Any = {"ti": ti, "dag_run": dag_run, "params": {"patience_s": 90}}
         try:
             task = ReplicateMirror(task_id="replicate", mirror=MirrorName(mirror), replicate_dag=replicate_dag)
             task.execute(context)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mirror_core.model import timing
-from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Lease, Mirror
 from mirror_core.model.names import ClusterName, MirrorName
 from mirror_core.model.pending_fence import FenceAction, PendingFence
@@ -121,7 +119,7 @@ def test_after_a_pause_the_data_plane_is_waited_for_as_at_its_start(
         clock_s += seconds
 
     async def watched() -> TriggerEvent:
-        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", 90)
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
@@ -156,7 +154,7 @@ def test_a_clock_that_jumps_ends_no_data_plane_that_lives_and_hides_no_dead_one(
         clock_s += seconds
 
     async def watched() -> TriggerEvent:
-        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", 90)
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
@@ -186,7 +184,7 @@ def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_
         clock_s += seconds
 
     async def watched() -> TriggerEvent:
-        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", 90)
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
@@ -197,7 +195,7 @@ def test_a_data_plane_is_alive_as_long_as_its_sign_of_life_changes_whatever_its_
 
 
 def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The supervisor is what keeps the old source fenced: it is seen to at each look, for as long as that lasts."""
+    """What copied keeps the old source fenced, for as long as that lasts."""
     import asyncio
 
     from mirrorbook_airflow import data_plane_trigger
@@ -215,7 +213,7 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
         clock_s += 5_000 if clock_s > failed_over_s else seconds
 
     async def watched() -> TriggerEvent:
-        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", "/x.yaml", "/home", [], 90)
+        trigger = data_plane_trigger.DataPlaneTrigger("m1", "west", 90)
         monkeypatch.setattr(trigger, "_read_state", look)
         return await anext(trigger.run())
 
@@ -226,89 +224,22 @@ def test_behind_a_failover_it_is_watched_until_nothing_is_owed(monkeypatch: pyte
     assert len([at for at in looks if failed_over_s < at < home_s]) > 100
 
 
-class World:
-    """A mirror that is started; what is done to processes for it is written down."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
-        from pathlib import Path
-
-        from airflow.sdk.exceptions import TaskDeferred
-        from mirrorbook_airflow.replicate_tasks import WatchDataPlane
-
-        self.done: list[str] = []
-        link = SimpleNamespace(
-            mirror=state_of().mirrors[NAME],
-            config=SimpleNamespace(path=Path("/x.yaml")),
-            destination=SimpleNamespace(name=ClusterName("west")),
-        )
-        monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", setting)
-        monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (link, state_of()))
-        for action, name in (
-            ("ensure", "ensure_supervisor"),
-            ("stop", "stop_supervisor"),
-            ("status", "read_supervisor_status"),
-        ):
-            monkeypatch.setattr(f"mirror_core.supervisor.lifecycle.{name}", self._doing(action))
-        monkeypatch.setattr("mirror_core.state.mirror_link.load_clusters", lambda path: None)
-        monkeypatch.setattr(
-            "mirrorbook_airflow.data_plane_trigger.provide_mirror_config", lambda mirror: Path("/in-memory")
-        )
-        monkeypatch.setattr("mirror_core.state.mirror_link.read_cluster_state", lambda config, cluster: state_of())
-        self.task = WatchDataPlane(task_id="watch", mirror=NAME)
-        params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
-        with pytest.raises(TaskDeferred) as deferred:
-            self.task.execute({"params": params})
-        self.trigger = deferred.value.trigger
-        assert self.trigger is not None
-        self.trigger._read_state()
-
-    def _doing(self, action: str) -> Callable[..., None]:
-        return lambda *arguments, **options: self.done.append(action)
-
-    def finish(self, status: str) -> str:
-        context: Any = {"ti": SimpleNamespace(xcom_push=lambda key, value: None)}
-        return self.task.finish(context, {"status": status, "reason": "no heartbeat for 11 s"})
-
-
-def test_where_a_deployment_only_watches_no_process_is_started_nor_ended(
+def test_how_a_watch_ends_is_said_with_the_command_that_starts_a_data_plane(
     airflow_database: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow.sdk.exceptions import AirflowFailException
+    from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+    from mirrorbook_airflow.replicate_tasks import WatchDataPlane
 
-    world = World(monkeypatch, "watch")
-    world.finish("ended")
-    with pytest.raises(AirflowFailException, match=r"data_plane is watch\): look at what runs it"):
-        world.finish("unhealthy")
-    assert world.done == []
-
-
-def test_a_triggerer_that_only_watches_starts_nothing_whatever_the_worker_said(
-    airflow_database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(monkeypatch, "start")
-    assert world.done == ["ensure", "ensure"], "by the worker, and by the triggerer"
-    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "watch")
-    world.trigger._read_state()
-    assert world.done == ["ensure", "ensure"]
-
-
-def test_a_supervisor_on_another_host_does_not_make_the_end_of_a_mirror_red(
-    airflow_database: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def elsewhere(*arguments: object) -> None:
-        raise Refused("its supervisor is not stopped from here", ["it runs on host mirror-2"], "supervisor_elsewhere")
-
-    world = World(monkeypatch, "")
-    monkeypatch.setattr("mirror_core.supervisor.lifecycle.stop_supervisor", elsewhere)
-    assert world.finish("ended") == "no heartbeat for 11 s"
-
-
-def test_another_word_than_start_and_watch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirrorbook_airflow.params import must_start_data_planes
-
-    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "off")
-    with pytest.raises(BadRequest, match="data_plane is 'off': it may be start or watch"):
-        must_start_data_planes()
+    link = SimpleNamespace(mirror=state_of().mirrors[NAME], destination=SimpleNamespace(name=ClusterName("west")))
+    monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (link, state_of()))
+    context: Any = {"params": {"patience_s": 90}, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+    for name in (NAME, f"{NAME}-back"):
+        task = WatchDataPlane(task_id="watch", mirror=name)
+        with pytest.raises(TaskDeferred):
+            task.execute(context)
+        assert task.finish(context, {"status": "ended", "reason": "the mirror is stopped"}) == "the mirror is stopped"
+        with pytest.raises(AirflowFailException, match=f"no heartbeat for 11 s.*mirrorbook supervise {NAME}$"):
+            task.finish(context, {"status": "unhealthy", "reason": "no heartbeat for 11 s"})
 
 
 def test_the_trigger_survives_its_serialization() -> None:
@@ -316,7 +247,7 @@ def test_the_trigger_survives_its_serialization() -> None:
 
     from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger
 
-    trigger = DataPlaneTrigger("m1", "west", "/x.yaml", "/home", ["--runner", "local"], 90)
+    trigger = DataPlaneTrigger("m1", "west", 90)
 
     path, fields = trigger.serialize()
     module, _, name = path.rpartition(".")
@@ -347,7 +278,7 @@ class Incident:
                 get_dr_count=lambda dag_id, run_ids, states: 0,
             ),
             "dag_run": SimpleNamespace(dag_id="mirror_replicate", run_id="r", conf=conf),
-            "params": {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"},
+            "params": {"patience_s": 90},
             "outlet_events": events,
         }
         WatchAgain(task_id="watch_again", mirror=NAME).execute(context)

@@ -203,14 +203,16 @@ def test_receipts_of_past_days_are_put_together_and_a_lost_one_is_red(
 
     mirrored = new_mirror(pair, tmp_path, topic := new_topic(pair.east, retention_ms="-1"))  # its records are old
     send(pair.east, topic, content(10))
+    receipts = tmp_path / "receipts"
+    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__RECEIPTS", str(receipts))
     for _ in range(2):
-        mirrored.copy(operators.get_receipts_location())
+        mirrored.copy(str(receipts))
     monkeypatch.setattr(operators, "find_mirror", lambda name: (mirrored.link, mirrored.state))
     monkeypatch.setattr("mirror_core.mirrors.receipt_maintenance.first_open_day", lambda: "9999-01-01")
     context: Any = {"params": {"master": "local[1]"}}
     task = operators.CompactReceipts(task_id="receipts", mirror=mirrored.name)
     assert task.execute(context) == 1
-    [whole] = Path(operators.get_receipts_location(), f"mirror={mirrored.name}").rglob("*.parquet")
+    [whole] = Path(receipts, f"mirror={mirrored.name}").rglob("*.parquet")
     assert whole.name.startswith("day-")
     assert task.execute(context) == 0
     whole.unlink()
@@ -282,7 +284,7 @@ def test_a_watch_that_is_refused_is_not_begun_again_without_end(
     with answered_by("ann"):
         assert run_dag(dag_bag.dags["mirror_control"], {"mirror": mirror, "action": "stop"}).state == "success"
 
-    run = run_dag(dag_bag.dags["mirror_replicate"], {"mirror": mirror, "runner": "local"})
+    run = run_dag(dag_bag.dags["mirror_replicate"], {"mirror": mirror})
 
     states = {task.task_id: task.state for task in run.get_task_instances()}
     assert (run.state, states) == ("failed", {"watch": "failed", "watch_again": "skipped", "done": "upstream_failed"})

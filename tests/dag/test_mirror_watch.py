@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,12 +15,12 @@ from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.watcher_heartbeat import find_watcher_status
-from mirror_core.supervisor.lifecycle import stop_supervisor
 from tests.dag.airflow_home import add_connection, connection_of, run_dag
 from tests.support.broker_faults import suspended
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
 from tests.support.mirrored_topics import Mirrored
+from tests.support.replicate_process import supervising
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -47,20 +48,19 @@ def mirrored(dag_bag: DagBag, pair: Pair, airflow_database: None, tmp_path: Path
 
 
 def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
-    pair: Pair, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, mirrored: Mirrored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """No run of DAG `mirror_watch`: it may be paused."""
+    """No run of DAG `mirror_watch`: it may be paused. `mirror_replicate` watches on."""
     from airflow.sdk.exceptions import TaskDeferred
     from mirrorbook_airflow.data_plane_trigger import DataPlaneTrigger, explain_watch_end
-    from mirrorbook_airflow.hooks import get_home_folder
     from mirrorbook_airflow.replicate_tasks import WatchDataPlane
 
-    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
-    monkeypatch.setattr("mirrorbook_airflow.replicate_tasks.find_mirror", lambda name: (mirrored.link, mirrored.state))
+    monkeypatch.setenv("AIRFLOW_VAR_MIRRORBOOK_CLUSTERS", "east,west")
+    for cluster in (pair.east, pair.west):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{cluster.name.upper()}", json.dumps(connection_of(cluster)))
     [topic] = mirrored.link.mirror.topics
-    params = {"runner": "local", "metrics": None, "prove_at": None, "patience_s": 90, "master": "local[*]"}
-    context: Any = {"params": params, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
-    try:
+    context: Any = {"params": {"patience_s": 90}, "ti": SimpleNamespace(xcom_push=lambda key, value: None)}
+    with supervising(pair.config_path, mirrored.name, tmp_path / "data-plane"):
         with pytest.raises(TaskDeferred) as deferred:
             WatchDataPlane(task_id="watch", mirror=mirrored.name).execute(context)
         trigger = deferred.value.trigger
@@ -72,8 +72,6 @@ def test_behind_a_failover_the_supervisor_keeps_the_old_source_fenced(
         )
         assert denied(pair.east, topic)
         assert explain_watch_end(trigger._read_state(), mirrored.name) is None
-    finally:
-        stop_supervisor(get_home_folder("data-plane"), mirrored.name)
 
 
 @pytest.mark.slow

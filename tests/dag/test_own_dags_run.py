@@ -8,9 +8,7 @@ import httpx
 import pytest
 
 from demo.airflow import AirflowFailed
-from mirror_core.model.names import MirrorName
 from mirror_core.model.run import RunKind, RunState
-from mirror_core.supervisor.lifecycle import stop_supervisor
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support import celery_airflow
 from tests.support.celery_airflow import make_airflow
@@ -53,6 +51,7 @@ def test_a_mirrors_own_dags_move_it_and_bring_it_home_and_move_no_other(
         tmp_path / "airflow",
         {
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"admin:admin,other:admin,{mirror.name}:viewer",
+            "AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG": str(pair.config_path),
             "PYTHONPATH": str(Path(__file__).parents[2]),
         },
     )
@@ -123,7 +122,7 @@ def test_a_mirrors_own_dags_move_it_and_bring_it_home_and_move_no_other(
         assert moved.started_by.startswith(f"airflow {over}/{run}")
         produce(pair.west, topic, 50)
 
-        run = airflow.trigger(home, {"runner": "local"})
+        run = airflow.trigger(home, {"patience_s": 10})
         approve(home, run, "approve", "home.approve", "home.go_ahead")
         assert await_end(home, run) == "success", airflow.tasks(home, run)
         watched = airflow.call("GET", f"/dags/mirror_replicate.{mirror.name}/dagRuns")["dag_runs"]
@@ -134,6 +133,3 @@ def test_a_mirrors_own_dags_move_it_and_bring_it_home_and_move_no_other(
         assert len(read_all(pair.east, topic)) >= 555
     finally:
         airflow.stop()
-        home_folder = airflow.folder / "mirrorbook" / "data-plane"
-        for folder in sorted(home_folder.iterdir()) if home_folder.is_dir() else ():
-            stop_supervisor(home_folder, MirrorName(folder.name))

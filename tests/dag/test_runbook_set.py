@@ -64,7 +64,6 @@ def airflow(pair: Pair, told: Path) -> Iterator[Airflow]:
         "AIRFLOW__MIRRORBOOK__TWO_PEOPLE": "true",
         "AIRFLOW__MIRRORBOOK__NOTIFY": "our_notifiers:on_call",
         "AIRFLOW__MIRRORBOOK__DEADLINE_S": "5",
-        "AIRFLOW__MIRRORBOOK__DATA_PLANE": "watch",
         "PYTHONPATH": str(told.parent),
     }
     made = make_airflow(told.parent / "airflow", settings)
@@ -171,7 +170,7 @@ def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrore
     ill = both[0]
     dag = "mirror_replicate"
     airflow.unpause(dag)
-    airflow.trigger(dag, {"mirror": str(ill.name), "runner": "local", "patience_s": 10})
+    airflow.trigger(dag, {"mirror": str(ill.name), "patience_s": 10})
 
     def red() -> bool:
         runs = airflow.call("GET", f"/dags/{dag}/dagRuns?state=failed")["dag_runs"]
@@ -184,7 +183,6 @@ def test_an_ill_data_plane_is_told_of_once(airflow: Airflow, both: tuple[Mirrore
     passwords = {side.client_config(user)["sasl.password"].encode() for side in sides for user in (CONTROL, DATA)}
     files = [path for path in (airflow.folder / "mirrorbook").rglob("*") if path.is_file()]
     assert [path for path in files if any(word in path.read_bytes() for word in passwords)] == []
-    assert not (airflow.folder / "mirrorbook" / "control").exists()
 
 
 def events_of(airflow: Airflow, dag: str) -> list[tuple[str, str, str]]:

@@ -259,22 +259,6 @@ def test_a_form_gives_the_word_for_partitions_that_cannot_be_copied_to_a_failove
     assert not word("mirror_failback")
 
 
-@pytest.mark.parametrize("name", ["mirror_replicate", "mirror_failback"])
-def test_a_data_planes_parameters_become_options_of_replicate(dag_bag: DagBag, name: str) -> None:
-    from mirrorbook_airflow.replicate_tasks import FORWARDED_PARAMS, format_replicate_options
-
-    params = dag_of(dag_bag, name).params.dump()
-
-    assert set(FORWARDED_PARAMS) <= set(params)
-    assert "--metrics" not in format_replicate_options(params)
-    told = format_replicate_options({**params, "runner": "local", "metrics": "9465", "prove_at": "1MB/s"})
-    assert told[:2] == ["--runner", "local"]
-    assert told[-4:] == ["--metrics", "9465", "--prove-at", "1MB/s"]
-    assert "--prove-at" not in format_replicate_options({**params, "prove_at": None})
-    with pytest.raises(BadRequest, match="is no rate"):
-        format_replicate_options({**params, "prove_at": "fast"})
-
-
 def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.sdk.exceptions import ParamValidationError
     from mirrorbook_airflow.params import spark_master_param
@@ -292,20 +276,11 @@ def test_spark_masters_are_those_that_airflows_settings_name(dag_bag: DagBag, mo
 
 def test_sparks_settings_are_the_deployments_and_no_runs(dag_bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
     from mirrorbook_airflow.params import read_spark_conf
-    from mirrorbook_airflow.replicate_tasks import format_replicate_options
 
     assert read_spark_conf() == {}
     lines = "\n  spark.driver.memory=2g\n  spark.driver.extraJavaOptions=-Da=b -Dc=d\n"
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", lines)
     assert read_spark_conf() == {"spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-Da=b -Dc=d"}
-    params = dag_of(dag_bag, "mirror_replicate").params.dump()
-    told = format_replicate_options(params)
-    assert told[told.index("--conf") :] == [
-        *("--conf", "spark.driver.memory=2g"),
-        *("--conf", "spark.driver.extraJavaOptions=-Da=b -Dc=d"),
-        *("--prove-at", "50MB/s"),
-    ]
-    assert "--conf" not in format_replicate_options({**params, "runner": "local"})
     for dag in dag_bag.dags.values():
         assert not [name for name in dag.params if "conf" in name], "who triggers a run names no code for the worker"
     monkeypatch.setenv("AIRFLOW__MIRRORBOOK__SPARK_CONF", "spark.driver.memory")
@@ -379,16 +354,6 @@ def test_every_form_offers_names_that_exist_now_and_takes_others(
     assert offered == {(name, key): names[key] for name, key in fields - {("mirror_create", "mirror")}}
     for name, key in offered:
         assert "enum" not in dag_of(bag, name).params.get_param(key).schema, "a list may be stale"
-
-
-@pytest.mark.parametrize("metrics", ["nine", "host:", "9465/metrics"])
-def test_what_is_no_address_for_metrics_is_refused_before_the_run(dag_bag: DagBag, metrics: str) -> None:
-    from airflow.sdk.exceptions import ParamValidationError
-
-    param = dag_of(dag_bag, "mirror_replicate").params.get_param("metrics")
-    assert param.resolve("0.0.0.0:9465") == "0.0.0.0:9465"
-    with pytest.raises(ParamValidationError):
-        param.resolve(metrics)
 
 
 def test_every_route_of_the_page_asks_who_is_there_and_is_tried_without_a_login(airflow_database: None) -> None:

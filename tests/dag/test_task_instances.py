@@ -82,7 +82,7 @@ def test_a_running_airflow_has_three_task_instances_a_mirror_and_hour_and_no_slo
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "scheduled.py").write_text(FILE, encoding="utf-8")
     known = {f"AIRFLOW_CONN_{side.name.upper()}": json.dumps(connection_of(side)) for side in (pair.east, pair.west)}
-    defaults = {"AIRFLOW__MIRRORBOOK__DATA_PLANE": "watch", "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False"}
+    defaults = {"AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False"}
     settings = {**known, **defaults, "AIRFLOW_VAR_MIRRORBOOK_CLUSTERS": "east,west"}
     airflow = Airflow(tmp_path / "airflow", dags=tmp_path / "dags", settings=settings)
     airflow.start()

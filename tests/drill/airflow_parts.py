@@ -18,10 +18,9 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.mirrors import mirror_commands
-from mirror_core.model.names import MirrorName, format_reverse_name
+from mirror_core.model.names import format_reverse_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.state.state_topic import read_state
-from mirror_core.supervisor import lifecycle
 from mirrorbook_tools.demo.processes import end, session_of
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.failover_runs import denied
@@ -130,6 +129,7 @@ def airflow_in_parts(pair: Pair, folder: Path) -> Iterator[Parts]:
         "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "5",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+        "AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG": str(pair.config_path),
     }
     airflow = Airflow(folder, dags=REPOSITORY / "dags", settings=settings)
     airflow.start()
@@ -145,9 +145,6 @@ def airflow_in_parts(pair: Pair, folder: Path) -> Iterator[Parts]:
     finally:
         made.stop()
         airflow.stop()
-        home = folder / "mirrorbook" / "data-plane"
-        for mirror in sorted(home.iterdir()) if home.is_dir() else ():
-            lifecycle.stop_supervisor(home, MirrorName(mirror.name))
 
 
 def copied_mirror(pair: Pair, evidence: Path) -> Mirrored:

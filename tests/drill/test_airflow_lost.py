@@ -29,6 +29,7 @@ from tests.drill.airflow_parts import (
 from tests.support.broker_faults import killed
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.replicate_process import supervising
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.dag, pytest.mark.cluster, pytest.mark.drill, pytest.mark.heavy]
@@ -90,7 +91,8 @@ def test_a_failback(
 ) -> None:
     failover = mirrored.failover
     failover.drive(failover.begin(failover.plan(RunMode.PLANNED).hash).id)
-    goes_on(parts, part, "mirror_failback", {"mirror": mirrored.name}, "home.cut_over", begun=begun(mirrored))
+    conf = {"mirror": mirrored.name, "patience_s": 10}  # nothing copies home: step `catch_up` does
+    goes_on(parts, part, "mirror_failback", conf, "home.cut_over", begun=begun(mirrored))
     at_home(mirrored)
 
 
@@ -135,7 +137,7 @@ def test_what_a_mirror_shall_do(parts: Parts, mirrored: Mirrored, part: str) -> 
 
 
 @pytest.mark.parametrize("part", ["triggerer"])
-def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str) -> None:
+def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str, tmp_path: Path) -> None:
     """It lives outside of Airflow, so it goes on copying; the watch ends green when the mirror is stopped."""
     (topic,) = {partition.topic for partition in mirrored.statuses}
 
@@ -145,8 +147,8 @@ def test_a_data_plane_is_watched(parts: Parts, mirrored: Mirrored, part: str) ->
         wait_until(lambda: read_all(mirrored.pair.west, topic) == want, timeout_s=RUN_S, why="it is copied")
         mirror_commands.stop_mirror(mirrored.link)
 
-    conf = {"mirror": mirrored.name, "runner": "local"}
-    goes_on(parts, part, "mirror_replicate", conf, "watch", then=live)
+    with supervising(mirrored.pair.config_path, mirrored.name, tmp_path / "data-plane"):
+        goes_on(parts, part, "mirror_replicate", {"mirror": mirrored.name}, "watch", then=live)
 
 
 @pytest.mark.slow

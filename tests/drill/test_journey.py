@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,12 +16,12 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from demo.airflow import REPOSITORY, Airflow
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import lifecycle
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
 from tests.support.browser import browser, found_by_axe
 from tests.support.dedicated_clusters import two_clusters
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.replicate_process import supervising
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ DAGS: Final = (
     "mirror_sync",
 )
 NAME: Final = MirrorName("orders")
-CHOSEN: Final = ("runner", "action")
+CHOSEN: Final = ("action",)
 """Fields that are lists."""
 RUN_S: Final = 600.0
 FINAL: Final = ("success", "failed")
@@ -53,9 +54,10 @@ def clusters(tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def airflow(tmp_path: Path) -> Iterator[Airflow]:
+def airflow(clusters: Pair, tmp_path: Path) -> Iterator[Airflow]:
     """One that knows nothing but the DAGs."""
-    found = Airflow(tmp_path / "airflow", dags=REPOSITORY / "dags")
+    spark = {"AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG": str(clusters.config_path)}
+    found = Airflow(tmp_path / "airflow", dags=REPOSITORY / "dags", settings=spark)
     found.start()
     try:
         found.wait_healthy()
@@ -65,9 +67,6 @@ def airflow(tmp_path: Path) -> Iterator[Airflow]:
         yield found
     finally:
         found.stop()
-        home = found.folder / "mirrorbook" / "data-plane"
-        for folder in sorted(home.iterdir()) if home.is_dir() else ():
-            lifecycle.stop_supervisor(home, MirrorName(folder.name))
 
 
 @dataclass
@@ -219,7 +218,7 @@ def test_a_person_makes_a_mirror_leaves_a_cluster_comes_home_and_loses_it(
     topic = new_topic(east, partitions=2, prefix="orders-")
     produce(east, topic, 500)
     grant(east, "app", ResourceType.TOPIC, topic, [AclOperation.WRITE, AclOperation.READ])
-    with browser(airflow, "admin", tmp_path) as page:
+    with ExitStack() as data_plane, browser(airflow, "admin", tmp_path) as page:
         me = Person(airflow, page, pictures)
         for cluster in (east, west):
             me.connect(cluster)
@@ -227,7 +226,8 @@ def test_a_person_makes_a_mirror_leaves_a_cluster_comes_home_and_loses_it(
         assert me.ends("mirror_create", run) == "success"
         me.open()
         me.shows("#plots", "Lag: unknown")
-        me.trigger("mirror_replicate", mirror=NAME, runner="local")
+        data_plane.enter_context(supervising(clusters.config_path, NAME, tmp_path / "data-plane"))
+        me.trigger("mirror_replicate", mirror=NAME)
         me.open()
         me.shows("#plots", "Lag: 0 offsets now")
         assert me.ends("mirror_control", me.trigger("mirror_control", mirror=NAME, action="pause")) == "success"

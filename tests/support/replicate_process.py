@@ -20,7 +20,8 @@ from confluent_kafka import Producer
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.mirror import is_lease_fresh
-from mirror_core.model.names import Partition
+from mirror_core.model.names import MirrorName, Partition
+from mirror_core.supervisor.lifecycle import ensure_supervisor, stop_supervisor
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.cli_process import MIRRORBOOK, Forked
@@ -101,6 +102,16 @@ def copier(mirrored: Mirrored, runner: str, log: Path, *options: str) -> Iterato
         yield made
     finally:
         made.clear()
+
+
+@contextmanager
+def supervising(config: Path, mirror: MirrorName, home: Path) -> Iterator[None]:
+    """Its supervisor, as systemd would run it."""
+    ensure_supervisor(config, mirror, home, ("--runner", "local", "--receipts", str(home / "receipts")))
+    try:
+        yield
+    finally:
+        stop_supervisor(home, mirror)
 
 
 @contextmanager

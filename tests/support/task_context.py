@@ -25,9 +25,6 @@ PARAMS = {
     "master": "none",
     "mode": "planned",
     "whole": False,
-    "runner": "local",
-    "metrics": "",
-    "prove_at": "",
     "patience_s": 90,
     "pause": False,
 }

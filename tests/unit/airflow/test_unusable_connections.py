@@ -48,9 +48,8 @@ class Connections:
             self.variable = value
 
 
-@pytest.fixture(params=["start", "watch"])
-def connections(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
-    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", request.param)
+@pytest.fixture
+def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
     return Connections(tmp_path, monkeypatch)
 
 
@@ -77,22 +76,6 @@ def test_where_none_can_be_read_all_reasons_are_told(connections: Connections) -
     connections.failures = dict.fromkeys(("east", "west"), AirflowNotFoundException("no"))
     with pytest.raises(BadRequest, match=format_sentence("connections_absent_pattern")):
         hooks.provide_config("orders", ["east", "west"])
-
-
-def test_a_file_that_a_data_plane_may_have_keeps_what_it_says_of_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A vault that is down for a moment must not take a running mirror's source away."""
-    monkeypatch.setenv("AIRFLOW__MIRRORBOOK__DATA_PLANE", "start")
-    connections = Connections(tmp_path, monkeypatch)
-    path = hooks.provide_config("orders", ["east", "west"])
-    before = load_config(path)
-    connections.failures["west"], connections.password = RuntimeError("down"), "second"
-    assert hooks.provide_config("orders", ["east", "west"]) == path
-    after = load_config(path)
-    assert after.cluster("west") == before.cluster("west")
-    assert after.cluster("west").control["sasl.password"] == "first-west"
-    assert after.cluster("east").control["sasl.password"] == "second-east", "others are followed"
 
 
 def test_commands_of_a_cluster_that_cannot_be_used_now_are_no_typing_mistake(

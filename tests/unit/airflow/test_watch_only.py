@@ -1,4 +1,4 @@
-"""Airflow that only watches data planes: passwords of connections reach no disk, and no folder has to be shared."""
+"""Airflow watches data planes and starts none: passwords reach no disk, and no folder has to be shared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mirror_core.parity.check import LocalParity
 from mirror_core.runbook.run_services import Services
 from mirror_core.state import mirror_link
 from mirror_core.state.state_records import State
-from tests.support.task_context import CONTEXT, PARAMS
+from tests.support.task_context import CONTEXT
 
 CONTROL, DATA, KEY = "pw-of-control", "pw-of-data", "pw-of-the-key"
 DEMANDS = TableExpectations(suite=PARITY)
@@ -58,7 +58,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("airflow.configuration.AIRFLOW_HOME", str(tmp_path))
     monkeypatch.setattr(BaseHook, "get_connection", connections.__getitem__)
     monkeypatch.setattr(Variable, "get", lambda name, default=None: "east,west")
-    monkeypatch.setenv(SETTING.format("DATA_PLANE"), "watch")
     monkeypatch.setattr(mirror_link, "read_states", lambda config: iter(()))
     (tmp_path / "mirrorbook").mkdir()
     hooked = "{switch: [{name: tell, command: [./tell.sh]}]}"
@@ -135,12 +134,7 @@ def test_no_task_is_left_out_here() -> None:
 
 
 @pytest.mark.parametrize("kind", TASKS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize(("plane", "found"), [("watch", set()), ("start", {CONTROL, DATA, KEY})])
-def test_no_task_writes_a_password_where_airflow_only_watches(
-    home: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseOperator], plane: str, found: set[str]
-) -> None:
-    """Where it starts data planes they are found: so the search finds them."""
-    monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
+def test_no_task_writes_a_password(home: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseOperator]) -> None:
     monkeypatch.setenv(SETTING.format("RECEIPTS"), str(home.parent / "receipts"))
     asked = list[Config]()
 
@@ -152,16 +146,19 @@ def test_no_task_writes_a_password_where_airflow_only_watches(
     with suppress(AirflowException, MirrorError):
         kind(**TASKS[kind]).execute(CONTEXT)
     assert {str(one.cluster("west").control["sasl.password"]) for one in asked} == {CONTROL}, "it went another way"
-    assert found_on_disk(home) == found
+    assert found_on_disk(home) == set()
+    (home / "seen").write_text(f"{CONTROL} {DATA} {KEY}")
+    assert found_on_disk(home) == {CONTROL, DATA, KEY}, "the search finds them"
 
 
-def test_a_configuration_in_memory_says_what_the_file_would(home: Path) -> None:
-    held, written = hooks.register_in_memory("orders", ["east", "west"]), hooks.write_config("orders", ["east", "west"])
+def test_a_configuration_in_memory_says_what_a_file_would(home: Path, tmp_path: Path) -> None:
+    held = hooks.provide_config("orders", ["east", "west"])
     assert not held.exists()
-    assert held.parent == written.parent, "commands of hooks run there"
+    assert held.parent.is_dir(), "commands of hooks run there"
     for only in (None, *Principal):
-        one, other = load_config(held, only_principal=only), load_config(written, only_principal=only)
-        assert (one.clusters, one.mirrors, one.expectations) == (other.clusters, other.mirrors, other.expectations)
+        one = load_config(held, only_principal=only)
+        assert list(one.mirrors.switch_hooks) == ["orders"]
+        assert one.expectations == home / "mirrorbook" / "more.yaml"
     assert load_config(held, only_principal=Principal.DATA).cluster("east").control["sasl.password"] == DATA
 
 
@@ -178,7 +175,7 @@ def test_a_configuration_in_memory_follows_the_connections(home: Path, monkeypat
 @pytest.mark.parametrize("name", ["../m1", "", "a/b"])
 def test_a_name_in_memory_is_a_mirrors_too(name: str, home: Path) -> None:
     with pytest.raises(BadRequest, match="cannot be a mirror's name"):
-        hooks.register_in_memory(name, [])
+        hooks.provide_config(name, [])
 
 
 class Triggerer:
@@ -190,7 +187,7 @@ class Triggerer:
         self.password = CONTROL
         monkeypatch.setattr(BaseHook, "get_connection", self._connection)
         monkeypatch.setattr(mirror_link, "read_cluster_state", self._state)
-        self.trigger = DataPlaneTrigger("orders", "west", "", "", [], 90)
+        self.trigger = DataPlaneTrigger("orders", "west", 90)
 
     def _connection(self, name: str) -> Connection:
         self.asked.append("airflow")
@@ -240,7 +237,7 @@ def test_a_trigger_is_handed_no_file_of_a_worker(home: Path, monkeypatch: pytest
     with pytest.raises(TaskDeferred) as deferred:
         replicate_tasks.WatchDataPlane(task_id="t", mirror="orders").execute(CONTEXT)
     trigger: Any = deferred.value.trigger
-    assert trigger.serialize()[1] == {**trigger.serialize()[1], "config_path": "", "home": "", "args": []}
+    assert trigger.serialize()[1] == {"mirror": "orders", "destination": "west", "patience_s": 90}
 
 
 def test_without_a_file_for_its_tasks_spark_is_refused_and_what_to_do_is_said(home: Path) -> None:
@@ -253,17 +250,13 @@ def test_without_a_file_for_its_tasks_spark_is_refused_and_what_to_do_is_said(ho
     make_services(own, ["fence"], "local[*]")  # needs no Spark
 
 
-@pytest.mark.parametrize(("plane", "opened"), [("watch", "/etc/mirrorbook.yaml"), ("start", "orders.yaml")])
-def test_tasks_of_spark_open_the_file_that_the_deployment_names(
-    home: Path, monkeypatch: pytest.MonkeyPatch, plane: str, opened: str
-) -> None:
-    monkeypatch.setenv(SETTING.format("DATA_PLANE"), plane)
+def test_tasks_of_spark_open_the_file_that_the_deployment_names(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SETTING.format("EXECUTORS_CONFIG"), "/etc/mirrorbook.yaml")
     checks: list[Any] = [make_parity_check(Path("orders.yaml"), "local[*]", DEMANDS)]
     monkeypatch.setattr("mirrorbook_airflow.worker_services.wrap_salvage", lambda salvage: salvage)
     made: Any = make_services(Path("orders.yaml"), ["prove"], "local[*]")
     for job in (*checks, made.parity, made.salvage):
-        assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path(opened))
+        assert (job._config_path, job._opened_by_tasks) == (Path("orders.yaml"), Path("/etc/mirrorbook.yaml"))
 
 
 def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path: Path) -> None:
@@ -284,23 +277,17 @@ def test_without_spark_all_is_done_in_the_tasks_own_process(home: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("plane", "executors", "masters", "offered"),
+    ("executors", "masters", "offered"),
     [
-        ("start", "", "", ["local[*]"]),
-        ("watch", "", "", ["none"]),
-        ("watch", "/etc/m.yaml", "", ["local[*]"]),
-        ("watch", "", "none spark://s:7077", ["none", "spark://s:7077"]),
+        ("", "", ["none"]),
+        ("/etc/m.yaml", "", ["local[*]"]),
+        ("", "none spark://s:7077", ["none", "spark://s:7077"]),
     ],
 )
 def test_which_masters_a_run_may_be_given(
-    monkeypatch: pytest.MonkeyPatch, plane: str, executors: str, masters: str, offered: list[str]
+    monkeypatch: pytest.MonkeyPatch, executors: str, masters: str, offered: list[str]
 ) -> None:
-    for name, value in (("DATA_PLANE", plane), ("EXECUTORS_CONFIG", executors), ("SPARK_MASTERS", masters)):
+    for name, value in (("EXECUTORS_CONFIG", executors), ("SPARK_MASTERS", masters)):
         monkeypatch.setenv(SETTING.format(name), value)
     found = params.spark_master_param()
     assert (found.value, found.schema["enum"]) == (offered[0], offered)
-
-
-def test_a_data_plane_of_spark_without_spark_is_refused() -> None:
-    with pytest.raises(BadRequest, match="runner spark needs a Spark master, and none was chosen"):
-        replicate_tasks.format_replicate_options({**PARAMS, "runner": "spark"})
