@@ -233,8 +233,8 @@ def add_uncopied(lost: int | None, reason: str, uncopied: Collection[Partition])
     return None, f"{known_text}; not counted of partitions that had no copy: {join_limited(application_partitions)}"
 
 
-def format_unseen_source(known_text: str, source: str, reason: str) -> str:
-    return f"{known_text}; whether {source} has taken anything since is not known: {reason}"
+def format_unseen_source(source: str, reason: str) -> str:
+    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {reason}"
 
 
 def find_not_copied(

@@ -419,19 +419,20 @@ class PlannedSteps(PromotionSteps):
         gate = self.journal.record("parity")
         failed = counted - set(self.scope.drained) - left_partitions
         lost, known_by = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
-        if lost != 0 or not (fence_result.command or fence_result.authorizer):
-            return lost, known_by
-        denials = build_denials(self.scope.topic_names) if fence_result.authorizer else ()
-        positions = self.positions if fence_result.command else {}  # only log ends show what a command did
-        probe, source = probe_source(self.link, denials, positions), self.link.source.name
-        if accepted := sum(max(0, end - positions.get(p, end)) for p, end in probe.log_ends.items()):
-            return accepted, f"by what {source} took behind its fence_command"
-        if probe.unfenced_brokers and not probe.fenced_broker_count:
-            return None, format_unseen_source(f"nothing of what {source} had at the fence", source, probe.text)
-        is_confirmed = probe.is_complete and probe.log_ends.keys() >= positions.keys()
-        # A source that died later lost nothing by that: promotion has seen that its fence had held.
-        known = is_confirmed or probe.fenced_broker_count
-        return 0, known_by if known else format_unseen_source(known_by, source, probe.text)
+        if lost == 0 and fence_result.command:  # only log ends show what a command did
+            probe = probe_source(self.link, (), self.positions)
+            if not probe.is_complete or probe.log_ends.keys() < self.positions.keys():
+                return None, format_unseen_source(self.link.source.name, probe.text)
+            accepted = sum(max(0, end - self.positions[p]) for p, end in probe.log_ends.items())
+            return (
+                accepted,
+                known_by if not accepted else f"by what {self.link.source.name} took behind its fence_command",
+            )
+        if lost == 0 and fence_result.authorizer:
+            probe = probe_source(self.link, build_denials(self.scope.topic_names), ())
+            if not probe.fenced_broker_count:
+                return None, format_unseen_source(self.link.source.name, probe.text)
+        return lost, known_by
 
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or the source was written behind the fence.
