@@ -248,9 +248,9 @@ class ObservedSource:
         confirmed_ms: Mapping[Partition, int | None] = MappingProxyType({}),
     ) -> None:
         """`confirmed_ms`: of `ends` that may be older than `at_ms`; None: unknown."""
-        if self.observed_since_ms is not None:
-            self.append_rate.add_growth(at_ms - self.observed_since_ms, self._sum_growth(ends, confirmed_ms))
-        self.at_ms = self.observed_since_ms = at_ms
+        if self.observed_since_ms is not None and not confirmed_ms:
+            self.append_rate.add_growth(at_ms - self.observed_since_ms, self._sum_growth(ends))
+        self.at_ms, self.observed_since_ms = at_ms, None if confirmed_ms else at_ms
         self.offline = frozenset(p for p in offline if not self._is_deleted(p))
         observed = {p: ObservedEnd(end, at_ms) for p, end in ends.items() if p not in confirmed_ms}
         for p, told_ms in confirmed_ms.items():
@@ -270,11 +270,10 @@ class ObservedSource:
     def begin_unobserved(self) -> None:
         self.observed_since_ms = None
 
-    def _sum_growth(self, ends: Mapping[Partition, Offset], unconfirmed: Collection[Partition]) -> int:
+    def _sum_growth(self, ends: Mapping[Partition, Offset]) -> int:
         known_ends = self.observed_ends
         observed = {p for p, known in known_ends.items() if known.at_ms == self.observed_since_ms and p in ends}
-        partitions = select_application_partitions(observed.difference(unconfirmed))
-        return sum(max(0, ends[p] - known_ends[p].end) for p in partitions)
+        return sum(max(0, ends[p] - known_ends[p].end) for p in select_application_partitions(observed))
 
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
         self.recorded = recorded

@@ -82,6 +82,7 @@ class BrokerConfirmations:
         except MirrorError as error:
             if isinstance(error, Unreachable) or not isinstance(error, RemoteFault):
                 _log.debug("no controller has answered: %s", error)
+                self._is_refused = False
                 client.mark_metadata_stale()
             elif not self._is_refused:
                 self._is_refused = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -475,26 +475,25 @@ def test_transactions_that_a_cut_off_broker_does_not_list_have_not_ended(
 
 
 @pytest.mark.parametrize(
-    ("error", "has_confirmed", "listed_ms"),
+    ("replies", "listed_ms"),
     [
-        (RemoteFault("DescribeQuorum: UNKNOWN_SERVER_ERROR"), False, 110_000),
-        (RemoteFault("DescribeQuorum: UNKNOWN_SERVER_ERROR"), True, 100_000),
-        (Unreachable("timed out"), False, None),
-        (Unreachable("timed out"), True, 100_000),
+        ([RemoteFault("UNKNOWN_SERVER_ERROR"), RemoteFault("UNKNOWN_SERVER_ERROR")], 110_000),
+        ([{1: 0}, RemoteFault("UNKNOWN_SERVER_ERROR")], 100_000),
+        ([Unreachable("timed out"), Unreachable("timed out")], None),
+        ([{1: 0}, Unreachable("timed out")], 100_000),
+        ([RemoteFault("UNKNOWN_SERVER_ERROR"), Unreachable("timed out")], 100_000),
     ],
-    ids=["never tell", "tell no more", "always silent", "silent now"],
+    ids=["never tell", "tell no more", "always silent", "silent now", "silent after an error"],
 )
 def test_controllers_that_answer_but_never_tell_leave_no_end_without_a_time(
     source: Source,
     monkeypatch: pytest.MonkeyPatch,
-    error: RemoteFault,
-    *,
-    has_confirmed: bool,
+    replies: Sequence[Mapping[int, int] | RemoteFault],
     listed_ms: int | None,
 ) -> None:
     """Silence may mean that the broker which was asked is cut off from them. An answer does not."""
     set_clocks(monkeypatch, source)
-    answers: list[Mapping[int, int] | RemoteFault] = [{1: 0} if has_confirmed else error, error]
+    answers = list(replies)
 
     def fetch(_: object) -> Mapping[int, int]:
         answer = answers.pop(0)

@@ -176,7 +176,13 @@ def test_no_time_in_which_a_partition_was_not_observed_counts_in_the_rate(memory
     memory.update_ends(841_000, offsets(a0=5_200, b0=9_000), [])
     memory.update_ends(851_000, offsets(a0=5_200, b0=19_000), [], {B0: 700_000})
     memory.update_ends(861_000, offsets(a0=5_200, b0=29_000), [])
-    assert memory.to_observation().offsets_per_s == 1_200 / 60, "what b-0 took was not observed when it took it"
+    assert memory.to_observation().offsets_per_s == 1_200 / 40, "what b-0 took was not observed when it took it"
+    for at_ms in range(871_000, 951_000, 10_000):  # controllers hang: nobody knows how old these ends are
+        memory.update_ends(at_ms, offsets(a0=5_200 + at_ms, b0=29_000), [], {A0: None, B0: None})
+    assert memory.to_observation().offsets_per_s == 1_200 / 40
+    memory.update_ends(951_000, offsets(a0=1_000_000, b0=29_000), [])
+    memory.update_ends(961_000, offsets(a0=1_000_000, b0=30_000), [])
+    assert memory.to_observation().offsets_per_s == 2_200 / 50
 
 
 def test_a_partition_that_nobody_ever_led_is_told_without_an_end(memory: ObservedSource) -> None:
