@@ -35,6 +35,8 @@ def find_held_topics(link: MirrorLink, state: State, topics: Collection[str]) ->
     source, destination = link.source.name, link.destination.name
     states = ((destination, state), *read_source_state(link), *read_other_states(link))
     holders, unanswered = find_topic_holders(states, link.mirror.source_id, (destination, link.mirror.name), topics)
+    # When such a failback ends, nobody would open them.
+    unanswered += tuple(f"a failback of mirror {h.mirror.name} is under way" for h in holders if not h.is_certain)
     if unanswered:
         raise FenceCommandFailed(
             f"cluster {source} is not opened: whether another mirror's failover keeps topics there closed is not known "
@@ -50,26 +52,22 @@ class TopicHolder:
     mirror: Mirror
     run: Run | None
     topics: frozenset[str]
+    is_certain: bool
 
 
 def find_topic_holders(
     states: Iterable[tuple[ClusterName, State | MirrorError]],
     source_id: str,
     own: tuple[ClusterName, MirrorName],
-    topics: Collection[str] = (),
+    topics: Collection[str],
 ) -> tuple[tuple[TopicHolder, ...], tuple[str, ...]]:
     """Mirrors that hold some of `topics`, and clusters that did not answer. `own`: the one that wants to open."""
     holders, unanswered = list[TopicHolder](), list[str]()
     for cluster, state_or_error in states:
         try:
-            for holder, is_certain in _list_holders(
-                state_or_error, source_id, cluster, own[1] if cluster == own[0] else None
-            ):
-                if not (held := holder.topics & set(topics)):
-                    continue
-                holders.append(replace(holder, topics=held))
-                if not is_certain:  # the failback ends, and nobody would open them then
-                    unanswered.append(f"{cluster}: a failback of mirror {holder.mirror.name} is under way")
+            for holder in _list_holders(state_or_error, source_id, cluster, own[1] if cluster == own[0] else None):
+                if held := holder.topics & set(topics):
+                    holders.append(replace(holder, topics=held))
         except MirrorError as error:
             unanswered.append(f"{cluster}: {error}")
     return tuple(holders), tuple(sorted(unanswered))
@@ -84,8 +82,8 @@ def format_held_topics(source: ClusterName, held: Collection[str]) -> Iterator[s
 
 def _list_holders(
     state_or_error: State | MirrorError, source_id: str, cluster: ClusterName, own_mirror: MirrorName | None
-) -> Iterator[tuple[TopicHolder, bool]]:
-    """As source or as unpromoted destination; and whether that is certain."""
+) -> Iterator[TopicHolder]:
+    """As source or as unpromoted destination."""
     if isinstance(state_or_error, MirrorError):
         raise state_or_error
     state = state_or_error
@@ -100,7 +98,7 @@ def _list_holders(
             must_close = mirror.destination_id == source_id and mirror.desired is not DesiredState.STOPPED
         if must_close is not False:
             topics = frozenset(p.topic for p in state.partitions.get(mirror.name, {}))
-            yield TopicHolder(mirror, state.active_run(mirror.name), topics), must_close is True
+            yield TopicHolder(mirror, state.active_run(mirror.name), topics, is_certain=must_close is True)
 
 
 def _must_source_stay_closed(state: State, mirror: Mirror) -> bool | None:
