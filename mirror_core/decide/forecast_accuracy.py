@@ -263,7 +263,7 @@ def list_without_copy(
         count=len(lacking),
         offsets=sum_missing(lacking.values()),
         unknown=count_unknown(lacking.values()),
-        partitions=format_losses(lacking),
+        partitions=format_losses(lacking, dated=False),
     )
     return (str(finding),)
 

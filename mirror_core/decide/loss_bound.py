@@ -491,15 +491,16 @@ def format_uncopied(bound: LossBound) -> str:
     return "unknown: when the source's topics were listed is not known" if bound.topics_listed_s is None else "none"
 
 
-def format_losses(losses: Mapping[Partition, PartitionLoss]) -> list[str]:
+def format_losses(losses: Mapping[Partition, PartitionLoss], *, dated: bool = True) -> list[str]:
     rows = sorted(losses.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
-    return [f"{p} ({loss.uncopied_reason}: {_format_missing(loss)})" for p, loss in rows]
+    return [f"{p} ({loss.uncopied_reason}: {_format_missing(loss, dated=dated)})" for p, loss in rows]
 
 
-def _format_missing(partition_loss: PartitionLoss) -> str:
+def _format_missing(partition_loss: PartitionLoss, *, dated: bool) -> str:
     if partition_loss.missing is None:
         return "unknown"
-    return f"{format_count(partition_loss.missing, 'offset')}, its end last seen {_format_last_seen(partition_loss)}"
+    last_seen = f", its end last seen {_format_last_seen(partition_loss)}" if dated else ""
+    return f"{format_count(partition_loss.missing, 'offset')}{last_seen}"
 
 
 def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:

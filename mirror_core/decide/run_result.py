@@ -244,9 +244,10 @@ def decide_loss(run: Run) -> RunLoss:
     if outcome is not None and outcome.least_lost_offsets is not None:
         uncopied = _to_count(run.plan.figures.get(FigureKey.UNCOPIED_OFFSETS))
         foretold = forecast.lost_offsets if isinstance(forecast, PlanForecast) else None
+        least = max(outcome.least_lost_offsets + uncopied, foretold or 0) or None  # "at least 0" would be read as 0
         return RunLoss(
-            offsets=max(outcome.least_lost_offsets + uncopied, foretold or 0),
-            is_minimum=True,
+            offsets=least,
+            is_minimum=least is not None,
             uncounted=find_uncounted_loss(run.plan),
             taken_since=outcome.taken_since_offsets,
         )

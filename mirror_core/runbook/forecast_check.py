@@ -92,7 +92,7 @@ def count_outcome_later(
         known_by = forecast_accuracy.format_loss_basis("by what only the old source had", split)
         lost = forecast_accuracy.add_uncopied(count, known_by, unchecked)
         journal, taken_since = Journal(writer, run.id, ()), count_offsets(split.since)
-        outcome = count_outcome(link, journal, lost, ask_source=True, taken_since=taken_since)
+        outcome = count_outcome(link, journal, lost, ask_source=True, taken_since=taken_since, least_lost=count)
         if previous.lost_offsets is not None:
             outcome = replace(
                 outcome,
