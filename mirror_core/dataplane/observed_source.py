@@ -68,6 +68,11 @@ class RecoveryPoints:
                 self._reached[partition] = newly_reached[-1]
                 self._unreached[partition] = unreached[len(newly_reached) :]
 
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
+            self._unreached.pop(partition, None)
+            self._reached.pop(partition, None)
+
     def keep_only(self, partitions: Collection[Partition]) -> None:
         self._unreached = {p: unreached for p, unreached in self._unreached.items() if p in partitions}
         self._reached = {p: observation for p, observation in self._reached.items() if p in partitions}
@@ -276,6 +281,7 @@ class ObservedSource:
         return sum(max(0, ends[p] - known_ends[p].end) for p in select_application_partitions(observed))
 
     def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
+        self.recovery_points.forget(find_copied_anew(self.recorded, recorded))
         self.recorded = recorded
         self.unrecorded -= recorded.keys()
         agreed_epochs = {p: status.source_epoch for p, status in recorded.items() if status.source_epoch is not None}
@@ -387,6 +393,20 @@ class ObservedSource:
             status = self.recorded.get(partition)
             if epoch is not None and (partition in self.rewritten or status is None or epoch != status.source_epoch):
                 yield index, epoch
+
+
+def find_copied_anew(
+    before: Mapping[Partition, PartitionStatus], now: Mapping[Partition, PartitionStatus]
+) -> frozenset[Partition]:
+    """Another topic on either side."""
+    if before is now:  # at most looks
+        return frozenset()
+    return frozenset(
+        p
+        for p, old in before.items()
+        if p in now
+        and (old.source_topic_id, old.destination_topic_id) != (now[p].source_topic_id, now[p].destination_topic_id)
+    )
 
 
 def restore_observed(previous: SourceObservation, recorded: Mapping[Partition, PartitionStatus]) -> ObservedSource:

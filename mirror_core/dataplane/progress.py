@@ -273,6 +273,14 @@ class ReportedEnds:
             must_compare = is_first_task or partition in self._ranges_after_hole
             return Offset(self._ends[partition]) if must_compare else None
 
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """They are copied anew."""
+        with self._lock:
+            for partition in partitions:
+                self._unchecked.discard(partition)
+                self._ends.pop(partition, None)
+                self._ranges_after_hole.pop(partition, None)
+
     def get_ends(self) -> dict[Partition, int]:
         with self._lock:
             return dict(self._ends)

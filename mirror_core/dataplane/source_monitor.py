@@ -13,7 +13,12 @@ from typing import Final
 import msgspec
 
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
-from mirror_core.dataplane.observed_source import ObservedSource, TransactionKey, restore_observed
+from mirror_core.dataplane.observed_source import (
+    ObservedSource,
+    TransactionKey,
+    find_copied_anew,
+    restore_observed,
+)
 from mirror_core.dataplane.progress import ReportedEnds
 from mirror_core.decide.clock_skew import to_local_clock_ms
 from mirror_core.decide.filters import build_topic_filter
@@ -445,10 +450,10 @@ class SourceWatch:
     def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
         previous = _read_previous(lease, link.mirror.name)
-        recorded, generation = lease.state.partitions.get(link.mirror.name, {}), lease.lease.generation
+        recorded, generation = dict(lease.state.partitions.get(link.mirror.name, {})), lease.lease.generation
         self.monitor = SourceMonitor(link, previous, recorded, generation=generation)
         self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {})
-        self._link = link
+        self._link, self._recorded = link, recorded
 
     def __enter__(self) -> SourceWatch:
         return self
@@ -465,7 +470,10 @@ class SourceWatch:
         self.heartbeat_writer.update_runs(lease.state)
         name = self._link.mirror.name
         self.monitor.set_mirror(lease.state.mirrors.get(name, self._link.mirror))
-        self.monitor.set_recorded(lease.state.partitions.get(name, {}))
+        recorded = dict(lease.state.partitions.get(name, {}))
+        self.reported_ends.forget(find_copied_anew(self._recorded, recorded))
+        self._recorded = recorded
+        self.monitor.set_recorded(recorded)
 
     def start(self) -> None:
         self.heartbeat_writer.start()

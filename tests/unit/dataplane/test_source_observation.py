@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +17,8 @@ from mirror_core.dataplane.observed_source import (
     TransactionKey,
     restore_observed,
 )
+from mirror_core.dataplane.progress import ReportedEnds
+from mirror_core.dataplane.source_monitor import SourceWatch
 from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig, Config
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror
@@ -30,6 +34,7 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 from tests.support.loss_views import status
 from tests.support.memory_state import run_of
+from tests.support.mirror_views import MIRROR
 from tests.support.source_offsets import offsets
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -147,6 +152,53 @@ def test_a_copy_that_is_made_anew_while_no_process_runs_is_not_complete_as_befor
     restored.update_ends(4_000, offsets(a0=12), [])
     restored.recovery_points.update_positions(offsets(a0=5))
     assert dict(restored.to_observation().get_recovery_points()) == {}
+
+
+@pytest.mark.parametrize("ids", [("t", "u"), ("s", "u")], ids=["made again on the source", "recopied"])
+def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, str]) -> None:
+    mirror, old = replace(MIRROR, topics=("a",)), {A0: status(A0)}
+    link: Any = SimpleNamespace(mirror=mirror)
+
+    def view(source_id: str) -> dict[str, TopicMetadata]:
+        return {"a": TopicMetadata("a", source_id, False, {0: Leader(1, 0)}, 1, 1)}
+
+    watch, seen, reported = SourceWatch.__new__(SourceWatch), ObservedSource(M, {}), ReportedEnds({A0: 5})
+    watch.heartbeat_writer = cast("Any", SimpleNamespace(update_runs=lambda _: None))
+    watch.monitor = cast("Any", SimpleNamespace(set_mirror=lambda _: None, set_recorded=seen.set_recorded))
+    watch.reported_ends, watch._link, watch._recorded = reported, link, old
+    source_id, destination_id = ids
+    seen.set_recorded(old)
+    seen.update_topics(view("s"), 500)
+    seen.update_ends(1_000, offsets(a0=5), [])
+    seen.recovery_points.update_positions(offsets(a0=5))
+    assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
+    new = {A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)}
+    state = SimpleNamespace(mirrors={}, partitions={mirror.name: new})
+    watch.apply_plan(cast("Any", SimpleNamespace(state=state)))
+    seen.update_topics(view(source_id), 1_500)
+    for end in (4, 90):
+        seen.update_ends(2_000, offsets(a0=end), [])
+        observation = seen.to_observation().with_reported_ends(reported.get_ends())
+        assert not set(observation.list_once_complete()), "nothing is reported of the new one"
+    seen.recovery_points.update_positions(offsets(a0=3))
+    assert not set(seen.to_observation().list_once_complete())
+    assert reported.take_comparison_start(A0) is None, "as of any partition whose copy begins"
+    reported.add(A0, 7, 0, 90)
+    assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
+
+
+@pytest.mark.parametrize("ids", [("t", "u"), ("s", "u")], ids=["made again on the source", "recopied"])
+def test_what_was_complete_before_a_recopy_is_not_reached_by_it(memory: ObservedSource, ids: tuple[str, str]) -> None:
+    memory.set_recorded({A0: status(A0)})
+    memory.update_topics({"a": TopicMetadata("a", "s", False, {0: Leader(1, 0)}, 1, 1)}, 500)
+    memory.update_ends(1_000, offsets(a0=5), [])
+    memory.recovery_points.update_positions(offsets(a0=5))
+    source_id, destination_id = ids
+    memory.set_recorded({A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)})
+    memory.update_topics({"a": TopicMetadata("a", source_id, False, {0: Leader(1, 0)}, 1, 1)}, 1_500)
+    memory.update_ends(2_000, offsets(a0=90), [])
+    memory.recovery_points.update_positions(offsets(a0=6))
+    assert not set(memory.to_observation().list_once_complete())
 
 
 def test_the_rate_is_what_applications_wrote_in_the_last_minute(memory: ObservedSource) -> None:
