@@ -51,8 +51,8 @@ class CommandOutput:
 
     def print_change(self, link: MirrorLink, state: State, change: str) -> None:
         is_copying = observe_live_lease(link.destination, state, link.mirror.name) is not None
-        notice = "next epoch" if is_copying else "next start: none is seen to run"
-        self.print_line(f"mirror {self.mirror}: {change}; the data plane goes by it from its {notice}")
+        applied = "the data plane applies it from its next epoch" if is_copying else "no data plane is seen to run"
+        self.print_line(f"mirror {self.mirror}: {change}; {applied}")
 
     def finish(self, *, done: bool) -> None:
         if self.as_json:

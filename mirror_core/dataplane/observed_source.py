@@ -398,8 +398,8 @@ class ObservedSource:
 def find_copied_anew(
     before: Mapping[Partition, PartitionStatus], now: Mapping[Partition, PartitionStatus]
 ) -> frozenset[Partition]:
-    """Another topic on either side."""
-    if before is now:  # at most looks
+    """By their topic ids on both sides."""
+    if before is now:  # in most observations
         return frozenset()
     return frozenset(
         p

@@ -222,7 +222,7 @@ def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, tuple[str, ...]
         e for step in ("salvage", "align", "create_reverse") if (e := evidence.get(step, {})).get("beginnings_folder")
     ]
     count, later_folders = salvage.get("records"), align.get("folder")
-    # What another machine saves again is no more.
+    # Another machine saves the same records again: they count once.
     added = [align.get("records_grown_since"), *(e.get("beginnings_records") for e in beginnings[:1])]
     folders = [salvage.get("folder"), *(e["beginnings_folder"] for e in beginnings)]
     folders += later_folders if isinstance(later_folders, tuple) else ()
@@ -244,10 +244,9 @@ def decide_loss(run: Run) -> RunLoss:
     if outcome is not None and outcome.least_lost_offsets is not None:
         uncopied = _to_count(run.plan.figures.get(FigureKey.UNCOPIED_OFFSETS))
         foretold = forecast.lost_offsets if isinstance(forecast, PlanForecast) else None
-        least = max(outcome.least_lost_offsets + uncopied, foretold or 0) or None  # "at least 0" would be read as 0
         return RunLoss(
-            offsets=least,
-            is_minimum=least is not None,
+            offsets=max(outcome.least_lost_offsets + uncopied, foretold or 0),
+            is_minimum=True,
             uncounted=find_uncounted_loss(run.plan),
             taken_since=outcome.taken_since_offsets,
         )
@@ -302,6 +301,8 @@ def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
     counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "record")
     uncounted = format_uncounted(loss.uncounted)
     least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
+    if loss.offsets == 0:  # "at least 0" would be read as 0
+        least = "unknown, and of what could be counted nothing"
     if loss.unseen_s is None:
         return f"{least}{uncounted}"
     unseen = "an unknown number" if loss.unseen_offsets is None else f"about {loss.unseen_offsets:,}"

@@ -230,7 +230,7 @@ def create_topics(client: ClusterClient, topics: Iterable[NewTopic]) -> frozense
 def validate_topics(
     client: ClusterClient, topics: Iterable[NewTopic]
 ) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Resulting configs by topic. Existing topics pass without."""
+    """Resulting configs by topic. Existing topics are no error, and have none here."""
     rows, refusals = _validate_topics(client, topics)
     effective = {name: {c.name: c.value or "" for c in row.configs or ()} for name, row in rows.items()}
     return {name: configs for name, configs in effective.items() if name not in refusals}, refusals

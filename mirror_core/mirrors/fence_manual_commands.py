@@ -568,7 +568,7 @@ def _find_way_home(config: Config, name: MirrorName) -> Iterator[Finding]:
             yield Finding("way_home_is_moving", cluster, mirror=reverse_name, run=run.id, destination=mirror.source)
         elif mirror.desired is DesiredState.STARTED:
             yield Finding("way_home_is_copied", mirror.source, mirror=mirror.name, destination=cluster)
-        return  # the others, of which one is silent, hold no other one
+        return  # one cluster keeps it: do not wait for silent ones
 
 
 def _explain_promotion(config: Config, name: MirrorName) -> Iterator[Finding]:

@@ -69,7 +69,7 @@ class ForecastOutcome:
     lost_offsets: int | None
     """Without `taken_since_offsets`."""
     least_lost_offsets: int | None = None
-    """If some are not countable."""
+    """The counted part, where `lost_offsets` is None."""
     lost_basis: str
     reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
     """Read on the source and again on the destination."""

@@ -138,7 +138,7 @@ def read_coverage(
     statuses: Mapping[Partition, PartitionStatus],
     starts: Mapping[Partition, Offset],
 ) -> tuple[dict[Partition, Coverage], dict[Partition, tuple[int, int, Offset]], dict[Partition, datetime]]:
-    """By rows of the recorded topic ids. Newest receipts, and when their work ended."""
+    """Also newest receipts, and when their work ended. All rows of a partition are in one bucket."""
     coverage = {p: compute_coverage((), start) for p, start in starts.items()}
     newest, ended_at = dict[Partition, tuple[int, int, Offset]](), dict[Partition, datetime]()
     for rows in buckets:

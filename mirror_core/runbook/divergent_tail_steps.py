@@ -196,8 +196,8 @@ class TailSteps(StepContext):
             reasons = [f"{p} ({explain_missing_offset(old.name, p, result)})" for p in unseen]
             raise Indeterminate(
                 f"failback {self.journal.run_id}: {self._evidence_folder(_BEGINNINGS_FOLDER)} is not on this machine, "
-                f"and what {old.name} still has of it is not known: {join_limited(reasons)}. Start the brokers that "
-                "hold these partitions, or resume on the machine that has the folder"
+                f"and what {old.name} still has of the records in it is not known: {join_limited(reasons)}. "
+                "Start the brokers that hold these partitions, or resume on the machine that has the folder"
             )
         if not (beginnings := find_lost_beginnings(self.statuses(), topics, result.offsets)):
             return {}

@@ -76,7 +76,7 @@ class PromotionSteps(StepContext):
         """(offsets acknowledged by the source and missing here, how known)"""
 
     def count_taken_since(self) -> int:
-        """By the source after it was given up, as far as known."""
+        """Offsets that the source took after it was given up, as far as known."""
         return 0
 
     def count_least_lost(self) -> int | None:

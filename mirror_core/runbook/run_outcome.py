@@ -102,7 +102,7 @@ def explain_unread_home(link: MirrorLink, state: State) -> tuple[str, ...]:
 
 
 def _has_denials(cluster: ClusterConfig, topics: Collection[str]) -> bool | None:
-    """Whether a cluster shows a fence. Its file may be on another machine."""
+    """Whether a cluster shows a fence, wherever its file is."""
     if cluster.ruling.get_write_barrier(denials_possible=True) is not WriteBarrier.DENY_ACLS:
         return None
     try:

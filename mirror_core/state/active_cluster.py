@@ -133,7 +133,7 @@ def record_lift(
 
 
 def forget_lift(config: ClusterConfig, mirror: MirrorName, timeout_s: float) -> None:
-    """Fenced again. Where it fails, screens go on naming the lift."""
+    """Once the cluster is fenced again. If it fails, screens go on naming the lift."""
     with suppress(MirrorError):
         announced = read_active_cluster(config, mirror, timeout_s)
         if announced is not None and announced.fence_lift:

@@ -21,7 +21,7 @@ from mirror_core.decide.mirror_change import (
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
-from mirror_core.model.names import MirrorName
+from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.run import RunKind, RunState, find_last_begun
 from mirror_core.model.text import escape_invisible_lines
 from mirrorbook_airflow.airflow_variables import add_form_mirror
@@ -275,7 +275,8 @@ def _start(link: MirrorLink, context: Context, approved: ControlChange | None) -
     from mirror_core.mirrors.mirror_commands import start_mirror
 
     desired = _set_desired_state(link, DesiredState.STARTED, start_mirror)
-    return f"desired: {desired}. Where no data plane is at work for it: mirrorbook supervise {link.mirror.name}"
+    supervised = get_base_name(link.mirror.name)
+    return f"desired: {desired}. Where no data plane is at work for it: mirrorbook supervise {supervised}"
 
 
 def _throttle(link: MirrorLink, context: Context, approved: ControlChange | None) -> str:

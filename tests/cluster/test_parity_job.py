@@ -96,7 +96,7 @@ def test_what_was_not_run_is_indeterminate_and_another_mirrors_plan_is_refused(
     judge = ("parity-job", "judge", planned["file"], "--table", str(tmp_path / "none"), *config)
     told = answered(*judge, "--output", str(tmp_path / "report"), exit_code=4)
     assert told["records"] == 0
-    assert {f"{topic}-{n} [0, 300): was not compared: no task reported it" for n in (0, 1)} <= set(told["reasons"])
+    assert f"{topic}-0 [0, 300), {topic}-1 [0, 300): was not compared: no task reported it" in told["reasons"]
     earlier = parse_plan(Path(planned["file"]).read_bytes(), "plan")
     other = tmp_path / "other.json"
     other.write_bytes(encode_plan(msgspec.structs.replace(earlier, producer_id=earlier.producer_id + 1)))

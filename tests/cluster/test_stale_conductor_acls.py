@@ -45,7 +45,7 @@ def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_
     assert words(mirrored) == "none"
     woken_and_killed(mirrored, topic)
     assert denied(pair.east, topic)
-    assert f"had lifted ({first}) stand on east again, or are another's" in words(mirrored)
+    assert f"had lifted ({first}) stands on east again, or is another's" in words(mirrored)
     removed_by_hand(mirrored, topic, "east")
     assert words(mirrored) == "none"
 
@@ -59,12 +59,12 @@ def test_a_fence_that_stands_again_is_named_where_it_stands_unless_a_ledger_has_
     warnings = tuple(map(str, mirrored.failover.plan(RunMode.PLANNED).warnings))
     assert any(line.endswith(f"see `mirrorbook mirror describe {mirrored.name}`") for line in warnings)
     third = through(mirrored, "fence")
-    assert "stand on east again" in words(mirrored), (
+    assert "stands on east again" in words(mirrored), (
         "the run relies on it, as on an administrator's, and no ledger has it"
     )
     assert mirrored.failover.drive(third).state is RunState.DONE
     assert denied(pair.west, topic), "the final sync carries it, as it carries an administrator's"
-    assert "stand on west again" in words(mirrored)
+    assert "stands on west again" in words(mirrored)
     removed_by_hand(mirrored, topic, "west")
     assert "on west" not in words(mirrored)
     assert denied(pair.east, topic), "applications could write on both sides"

@@ -41,7 +41,7 @@ def test_a_mirror_is_forgotten_only_by_its_name(
     assert asked[0].startswith(str(Finding("mirror_to_forget", LINK.mirror.name, destination=LINK.mirror.destination)))
 
 
-@pytest.mark.parametrize(("lease", "when"), [(object(), "next epoch"), (None, "next start: none is seen to run")])
+@pytest.mark.parametrize(("lease", "when"), [(object(), "next epoch"), (None, "no data plane is seen to run")])
 def test_a_data_plane_is_spoken_of_as_it_is_seen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lease: object, when: str
 ) -> None:
