@@ -17,7 +17,6 @@ from mirror_core.copy.log_ends import find_own_producer
 from mirror_core.copy.messages import ClusterSide, format_denied
 from mirror_core.copy.resume_decision import ComparisonUndecided
 from mirror_core.decide.gaps_and_resume import FILLED_MASK, BothLogBounds, find_own_end
-from mirror_core.decide.mirror_snapshot import is_healthy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.error_mapping import ErrorCode
@@ -34,7 +33,7 @@ from mirror_core.kafka.log_reader import LogReader, LogTrimmed, LogUnreadable
 from mirror_core.kafka.log_snapshot import snapshot_logs
 from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
-from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Mirror, PartitionStatus, is_healthy
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.wire.batch import CONTROL, LOG_APPEND_TIME, BatchHeader, MalformedBatch, split_batches

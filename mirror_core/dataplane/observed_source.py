@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.decide.mirror_snapshot import is_healthy, select_application_partitions
 from mirror_core.kafka.client import Leader, TopicMetadata
-from mirror_core.model.mirror import FailureKind, NameFilters, PartitionStatus
-from mirror_core.model.names import MirrorName, Offset, Partition
+from mirror_core.model.mirror import FailureKind, NameFilters, PartitionStatus, is_healthy
+from mirror_core.model.names import MirrorName, Offset, Partition, select_application_partitions
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     ObservedEnd,

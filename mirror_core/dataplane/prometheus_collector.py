@@ -13,9 +13,8 @@ from mirror_core.dataplane.counters import EPOCH_BUCKETS_S, CopiedCounts, Counte
 from mirror_core.dataplane.metric_names import METRICS
 from mirror_core.dataplane.progress import PartitionFigures, ProgressTracker
 from mirror_core.decide.loss_bound import count_missing
-from mirror_core.decide.mirror_snapshot import is_healthy, select_application_partitions
-from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus, is_healthy
+from mirror_core.model.names import Partition, select_application_partitions
 from mirror_core.model.source_observation import SourceObservation
 from mirror_core.model.timing import now_ms
 

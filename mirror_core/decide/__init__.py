@@ -10,8 +10,8 @@ Invariants:
 - A run's `failover_scope.FailoverScope` is fixed when the run begins. Later steps show that they covered it.
 - Rules run before a process takes control of a mirror, and again afterwards, since it may have been paused between.
 
-Order: `mirror_snapshot` -> `loss_bound`, `failover_scope` -> `plan_figures` -> `failover_plan` -> `failover_readiness`.
-After a failover: `fence_state`, then `failback_plan` with `truncation`.
+Order: `loss_bound` -> `mirror_snapshot` -> `failover_scope` -> `plan_figures` -> `failover_plan` ->
+`failover_readiness`. After a failover: `fence_state`, then `failback_plan` with `truncation`.
 
 Start with `steps` (what a run does), then `mirror_snapshot.MirrorSnapshot` and `failover_plan.decide_failover`.
 """

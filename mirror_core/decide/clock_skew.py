@@ -6,12 +6,12 @@ by a broker's clock. None: unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import GroupSyncTime, Lease
+from mirror_core.model.mirror import GroupSyncTime, Lease, Mirror
+from mirror_core.model.names import ClusterName
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
 from mirror_core.model.timing import UNKNOWN_NOW_MS
 
@@ -123,9 +123,8 @@ MAX_DESTINATION_BEHIND_MS: Final = 3_600_000
 """Brokers' default for `message.timestamp.after.max.ms` (KIP-937)."""
 
 
-def find_destination_clock_behind(snapshot: MirrorSnapshot) -> Finding | None:
+def find_destination_clock_behind(mirror: Mirror, ahead_ms: Mapping[ClusterName, int]) -> Finding | None:
     """Found if promoted topics would refuse records with current timestamps. None also if a clock is unknown."""
-    mirror, ahead_ms = snapshot.mirror, snapshot.clocks_ahead_ms
     if not {mirror.source, mirror.destination} <= ahead_ms.keys():
         return None
     behind_ms = ahead_ms[mirror.destination] - ahead_ms[mirror.source]
@@ -157,20 +156,3 @@ def find_clock_behind_s(
 
 def explain_clock_behind(mirror: str, clock_behind_s: float) -> Finding:
     return Finding("clock_behind", mirror, behind_s=clock_behind_s)
-
-
-def find_snapshot_clock_behind_s(snapshot: MirrorSnapshot) -> float | None:
-    heartbeats = snapshot.destination.heartbeats if isinstance(snapshot.destination, DestinationSnapshot) else ()
-    return find_clock_behind_s(
-        snapshot.now_ms, snapshot.lease, snapshot.source_observation, snapshot.groups, heartbeats
-    )
-
-
-def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
-        if difference := find_clock_difference(cluster, ahead_ms, in_plan=True):
-            yield difference
-    if leader_ahead := find_leader_ahead(snapshot.mirror.destination, snapshot.leader_ahead_ms):
-        yield leader_ahead
-    if (clock_behind_s := find_snapshot_clock_behind_s(snapshot)) is not None:
-        yield explain_clock_behind(snapshot.mirror.name, clock_behind_s)

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirror_core.decide.loss_bound import find_uncopied, list_early_deletions
+from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_snapshot import (
     MirrorSnapshot,
-    find_without_copy,
     join_limited,
-    list_foreign_starts,
     list_known_positions,
 )
 from mirror_core.model.figures import FigureItems, FigureKey
@@ -37,14 +35,7 @@ class ConsistencyGroup:
 
 def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
     positions = list_known_positions(snapshot)
-    uncopied_reasons = find_uncopied(
-        snapshot.statuses,
-        snapshot.source_observation,
-        snapshot.unmirrored,
-        find_without_copy(snapshot),
-        list_foreign_starts(snapshot),
-        list_early_deletions(snapshot),
-    )
+    uncopied_reasons = {p: loss.uncopied_reason for p, loss in snapshot.loss.uncopied.items() if loss.uncopied_reason}
     yield from list_group_completeness(
         find_consistency_groups(
             snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons

@@ -19,7 +19,7 @@ from mirror_core.decide.fence_state import (
     has_failed_over,
     warn_pending_fence,
 )
-from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster
+from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.mirror_topology import MirrorCircle, build_reverse_mirror, explain_circles
 from mirror_core.decide.steps import HoldingRun, plan_steps
 from mirror_core.decide.truncation import (
@@ -41,7 +41,7 @@ from mirror_core.decide.truncation import (
 )
 from mirror_core.model.acl import Acl, Operation
 from mirror_core.model.config_sections import KAFKA_AUTHORIZER, AuthorizerConfig
-from mirror_core.model.figures import FigureItems, FigureKey, Figures
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureItems, FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, format_reverse_name
@@ -355,10 +355,10 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
     if uncompared := _list_uncompared(snapshot, old_source):
         yield Finding("difference_unlocated", source, destination=mirror.destination, partitions=uncompared)
     divergent_tails = list(_find_tails(snapshot, old_source).items())
-    for partition, (start, end) in divergent_tails[:MAX_LISTED]:
+    for partition, (start, end) in divergent_tails[:MAX_RECORDED_NAMES]:
         is_mirrored = partition in snapshot.statuses
         yield Finding("tail_discarded", partition, source=source, first=start, last=end - 1, mirrored=is_mirrored)
-    if (more := len(divergent_tails) - MAX_LISTED) > 0:
+    if (more := len(divergent_tails) - MAX_RECORDED_NAMES) > 0:
         yield Finding("more_tails_discarded", source, count=more)
     wider_topics = find_wider_topics(old_source.topics, _get_new_topics(snapshot))
     for topic, (old_count, new_count) in wider_topics.items():
@@ -377,7 +377,7 @@ def _list_warnings(snapshot: FailbackSnapshot) -> Iterator[Finding]:
 
 def _warn_transactions(mirror: Mirror, transactions: Sequence[UnendedTransaction]) -> Iterator[Finding]:
     oldest_first = sorted(transactions, key=lambda transaction: transaction.started_ms)
-    for transaction in oldest_first[:MAX_LISTED]:
+    for transaction in oldest_first[:MAX_RECORDED_NAMES]:
         yield Finding(
             "failback_transaction_open",
             transaction.id,
@@ -386,7 +386,7 @@ def _warn_transactions(mirror: Mirror, transactions: Sequence[UnendedTransaction
             started_ms=transaction.started_ms,
             timeout_s=transaction.timeout_s,
         )
-    if (more := len(transactions) - MAX_LISTED) > 0:
+    if (more := len(transactions) - MAX_RECORDED_NAMES) > 0:
         yield Finding("more_failback_transactions_open", mirror.destination, count=more)
 
 
@@ -476,7 +476,7 @@ def _list_figures(
         yield FigureKey.UNCOPIED_PARTITIONS, len(unmirrored)
         if unmirrored:
             yield FigureKey.UNCOPIED_OFFSETS, sum(unmirrored.values())
-            yield FigureKey.UNCOPIED_SIZES, dict(list(unmirrored.items())[:MAX_LISTED])
+            yield FigureKey.UNCOPIED_SIZES, dict(list(unmirrored.items())[:MAX_RECORDED_NAMES])
     yield from list_choice_figures(strategies, snapshot.allowed_strategies, obstacles)
     if isinstance(snapshot.old_source, UnseenCluster) or isinstance(snapshot.new_primary, UnseenCluster):
         yield FigureKey.OFFSETS_TO_COPY, None
@@ -518,7 +518,7 @@ def _list_recreation_figures(new_primary: NewPrimary, strategies: Mapping[str, F
 
 def _list_tail_figures(snapshot: FailbackSnapshot) -> Iterator[tuple[str, Figures]]:
     if isinstance(snapshot.old_source, OldSource):
-        for partition, (start, end) in list(_find_tails(snapshot, snapshot.old_source).items())[:MAX_LISTED]:
+        for partition, (start, end) in list(_find_tails(snapshot, snapshot.old_source).items())[:MAX_RECORDED_NAMES]:
             yield (
                 str(partition),
                 {

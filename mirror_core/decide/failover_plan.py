@@ -27,10 +27,9 @@ from mirror_core.decide.failure_remedies import BAD_COPY_KINDS, REMEDIES
 from mirror_core.decide.fence_limits import explain_unfenceable_source
 from mirror_core.decide.fence_state import has_failed_over
 from mirror_core.decide.forecast_accuracy import build_forecast
-from mirror_core.decide.loss_bound import find_uncopied, list_early_deletions
+from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import explain_leaving_refusal
 from mirror_core.decide.mirror_snapshot import (
-    MAX_LISTED,
     DestinationSnapshot,
     HiddenTopics,
     MirrorSnapshot,
@@ -38,7 +37,6 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
     find_without_copy,
     find_write_barrier,
-    is_healthy,
     list_failed,
     list_foreign_starts,
     list_lags,
@@ -53,8 +51,9 @@ from mirror_core.decide.plan_figures import (
 )
 from mirror_core.decide.steps import plan_steps
 from mirror_core.model.config_sections import AuthorizerConfig
+from mirror_core.model.figures import MAX_RECORDED_NAMES
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionState, PartitionStatus, is_healthy
 from mirror_core.model.names import ClusterName, Partition, get_base_name
 from mirror_core.model.run import FactLifetime, Plan, PlanFact, RunKind, RunMode
 from mirror_core.rights.required_acls import explain_lacking_rights, stops_run
@@ -92,7 +91,7 @@ def decide_failover(snapshot: MirrorSnapshot) -> PlanDecision:
             rights=(
                 UNSET
                 if snapshot.promotion_grants is None
-                else tuple(str(acl) for acl in snapshot.promotion_grants[:MAX_LISTED])
+                else tuple(str(acl) for acl in snapshot.promotion_grants[:MAX_RECORDED_NAMES])
             ),
         ),
         tuple(_list_reasons(snapshot)),
@@ -177,7 +176,7 @@ def _list_bound_facts(snapshot: MirrorSnapshot) -> Iterator[PlanFact]:
         snapshot.statuses,
         snapshot.source_observation,
         foreign_starts=foreign_starts,
-        early_deletions=list_early_deletions(snapshot),
+        early_deletions=snapshot.early_deletions,
     ):
         yield PlanFact(
             "not mirrored",
@@ -264,7 +263,7 @@ def _list_reasons(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         )
     if snapshot.mode is RunMode.PLANNED:
         yield from _list_uncopied_reasons(snapshot)
-        if finding := find_destination_clock_behind(snapshot):
+        if finding := find_destination_clock_behind(snapshot.mirror, snapshot.clocks_ahead_ms):
             yield finding
     yield from explain_never_complete(snapshot, left_behind=False)
     yield from explain_lacking_rights(right for right in snapshot.lacking_rights if stops_run(right, snapshot.mode))

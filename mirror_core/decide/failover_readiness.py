@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.approval_rules import is_losing
-from mirror_core.decide.clock_skew import compute_age_s, find_snapshot_clock_behind_s
+from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.drills import has_passed, list_drill_runs
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.forecast_accuracy import count_read_again, predict_standstill_s
 from mirror_core.decide.group_coverage import list_uncommitted
-from mirror_core.decide.loss_bound import compute_snapshot_loss, find_oldest
+from mirror_core.decide.loss_bound import find_oldest
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
@@ -160,14 +160,14 @@ def forecast_unplanned(
         return UnplannedForecast(
             refused=to_finding_documents(decision.reasons), warnings=to_finding_documents(decision.plan.warnings)
         )
-    bound = compute_snapshot_loss(snapshot)
+    bound = snapshot.loss
     # Behind a fence all was drained, but for what is not copied any more.
     losses = bound.application_losses
     lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else losses.keys()
     counted = [losses[p] for p in lacking]
     known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
     furthest_behind = bound.furthest_behind
-    has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
+    has_known_ages = snapshot.clock_behind_s is None  # or else an age of 0 s may be any
     return UnplannedForecast(
         refused=to_finding_documents(decision.reasons),
         warnings=to_finding_documents(decision.plan.warnings),
@@ -471,9 +471,9 @@ def list_readiness_rows(snapshot: MirrorSnapshot, runs: Iterable[Run]) -> Iterat
             (FreshnessKind.DRILL, snapshot.broker_now_ms),
         )
     }
-    has_known_ages = find_snapshot_clock_behind_s(snapshot) is None  # or else an age of 0 s may be any
+    has_known_ages = snapshot.clock_behind_s is None  # or else an age of 0 s may be any
     refused = "; ".join(map(str, decide_failover(snapshot).reasons))
-    bound = compute_snapshot_loss(snapshot)
+    bound = snapshot.loss
     for partition, lag in list_lags(snapshot):
         position = destination.positions.get(partition) if destination else None
         verified_end = verified[partition].end if partition in verified else 0

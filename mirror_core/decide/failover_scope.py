@@ -11,21 +11,20 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from mirror_core.decide.fence_state import has_failed_over
-from mirror_core.decide.loss_bound import compute_snapshot_loss, format_partition_loss
+from mirror_core.decide.loss_bound import format_partition_loss
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
     SourceSnapshot,
     can_lose,
     find_write_barrier,
-    is_healthy,
     select_healthy,
 )
 from mirror_core.model.config_sections import WriteBarrier
 from mirror_core.model.figures import FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss
-from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus
+from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus, is_healthy
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
 from mirror_core.model.run import RunMode
 
@@ -55,7 +54,7 @@ def find_never_complete(snapshot: MirrorSnapshot) -> dict[Partition, PartitionLo
     """Copies that an unplanned failover would promote though only the source ever had all of their records."""
     if snapshot.mode is not RunMode.UNPLANNED or not can_lose(snapshot):
         return {}
-    losses, gone_topics = compute_snapshot_loss(snapshot).partitions, find_gone_topics(snapshot)
+    losses, gone_topics = snapshot.loss.partitions, find_gone_topics(snapshot)
     return {
         p: partition_loss
         for p, partition_loss in losses.items()
@@ -131,7 +130,7 @@ def _explain_unsafe(snapshot: MirrorSnapshot, offline: Collection[Partition]) ->
 
 def warn_left_behind(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     if left_partitions := list_left_behind(snapshot):
-        losses, mirror = compute_snapshot_loss(snapshot).partitions, snapshot.mirror
+        losses, mirror = snapshot.loss.partitions, snapshot.mirror
         yield Finding(
             "partitions_left_behind",
             mirror.source,
@@ -152,7 +151,7 @@ def list_left_behind_figures(snapshot: MirrorSnapshot) -> FigureItems:
 
 
 def _list_missing(snapshot: MirrorSnapshot, left_partitions: Collection[Partition]) -> list[int | None]:
-    losses = compute_snapshot_loss(snapshot).partitions if left_partitions else {}
+    losses = snapshot.loss.partitions if left_partitions else {}
     return [losses[p].missing for p in left_partitions]
 
 

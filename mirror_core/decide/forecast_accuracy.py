@@ -11,6 +11,7 @@ from typing import Final
 
 from mirror_core.decide import failover_scope
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
+from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.drills import to_drill_name
 from mirror_core.decide.fence_state import (
     count_offsets,
@@ -18,34 +19,25 @@ from mirror_core.decide.fence_state import (
     find_unknown_ends,
 )
 from mirror_core.decide.group_coverage import find_uncounted_groups
-from mirror_core.decide.loss_bound import (
-    compute_loss,
-    compute_snapshot_loss,
-    count_unknown,
-    find_refused_s,
-    format_losses,
-    list_early_deletions,
-    select_given_up,
-    sum_missing,
-)
+from mirror_core.decide.loss_bound import compute_loss, count_unknown, format_losses, sum_missing
 from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import (
     DestinationSnapshot,
     MirrorSnapshot,
     SourceSnapshot,
+    UnseenCluster,
     can_lose,
     join_limited,
     list_failed,
     list_lags,
-    select_application_partitions,
     select_healthy,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.forecast import ForecastOutcome, PlanForecast
+from mirror_core.model.forecast import ForecastOutcome, PartitionLoss, PlanForecast
 from mirror_core.model.mirror import Mirror, PartitionStatus
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition, select_application_partitions
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
@@ -151,29 +143,52 @@ def build_forecast(snapshot: MirrorSnapshot) -> PlanForecast:
         reread_offsets=dict(islice(_forecast_read_again(snapshot, uncounted_groups), MAX_FORECAST_GROUPS)),
         uncounted_groups=dict(islice(sorted(uncounted_groups.items()), MAX_FORECAST_GROUPS)),
         gives_up_source=gives_up_source,
-        unseen_s=compute_snapshot_loss(snapshot).observed_s if gives_up_source else None,
+        unseen_s=snapshot.loss.observed_s if gives_up_source else None,
         offsets_per_s=observation.offsets_per_s if gives_up_source and observation else None,
         refused_s=find_refused_s(snapshot) if gives_up_source else None,
         copied_unseen_offsets=_count_copied_unseen(snapshot) if gives_up_source else 0,
     )
 
 
+def find_refused_s(snapshot: MirrorSnapshot) -> float | None:
+    """Since the source first refused connections. None: not seen, or not by the data plane that runs."""
+    observation, lease = snapshot.source_observation, snapshot.lease
+    if observation is None or observation.refused_ms is None or not isinstance(snapshot.source, UnseenCluster):
+        return None
+    is_watched = lease is not None and lease.generation == observation.refused_generation
+    is_known = is_watched and snapshot.has_data_plane
+    return compute_age_s(snapshot.now_ms, observation.refused_ms) if is_known else None
+
+
+def select_given_up(snapshot: MirrorSnapshot) -> Mapping[Partition, PartitionLoss]:
+    """What the destination may lack when it is promoted.
+
+    Where the source is drained: what FAILED partitions lack, and what has no copy, or none of its beginning.
+    """
+    losses = snapshot.loss.application_losses
+    if can_lose(snapshot):
+        return losses
+    # A plan to drain is refused for what has no copy at all.
+    lacking = snapshot.loss.uncopied if snapshot.is_drained else snapshot.early_deletions
+    return {p: losses[p] for p in losses.keys() & {*list_failed(snapshot), *lacking}}
+
+
 def _count_copied_unseen(snapshot: MirrorSnapshot) -> int:
     """Only of partitions that were copied until the end, and of the copy that the mirror made."""
     return sum(
         max(0, loss.position - loss.observed_end)
-        for loss in compute_snapshot_loss(snapshot).application_losses.values()
+        for loss in snapshot.loss.application_losses.values()
         if loss.position is not None and loss.observed_end is not None and not loss.is_outside_bound
     )
 
 
 def _forecast_loss(snapshot: MirrorSnapshot) -> tuple[int | None, bool]:
     left_partitions = failover_scope.list_left_behind(snapshot)
-    lacking = left_partitions or list_failed(snapshot) or list_early_deletions(snapshot)
+    lacking = left_partitions or list_failed(snapshot) or snapshot.early_deletions
     if not (can_lose(snapshot) or snapshot.is_drained or lacking):
         return 0, False
-    bound = compute_snapshot_loss(snapshot)
-    given_up = {*select_given_up(snapshot, bound), *left_partitions}
+    bound = snapshot.loss
+    given_up = {*select_given_up(snapshot), *left_partitions}
     losses = [partition_loss for p, partition_loss in bound.application_losses.items() if p in given_up]
     return (sum_missing(losses), True) if losses or can_lose(snapshot) else (0, False)
 

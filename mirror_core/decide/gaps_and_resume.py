@@ -28,12 +28,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import NeverCopied, PartitionState, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition
 from mirror_core.model.task_messages import TrimmedRange
-from mirror_core.model.text import format_count, format_time
+from mirror_core.model.text import format_count, format_time, join_limited
 from mirror_core.wire.batch import SEQUENCE_MASK
 
 FILLED_MASK: Final = (1 << 28) - 1

@@ -13,29 +13,13 @@ from types import MappingProxyType
 from typing import Final
 
 from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, compute_age_s, format_ago
-from mirror_core.decide.deletion_hold import NO_STARTS, EarlyDeletion, find_early_deletions
+from mirror_core.decide.deletion_hold import NO_STARTS, EarlyDeletion
 from mirror_core.decide.failure_remedies import DIVERGENT_KINDS
-from mirror_core.decide.mirror_snapshot import (
-    MAX_LISTED,
-    DestinationSnapshot,
-    MirrorSnapshot,
-    SourceSnapshot,
-    UnseenCluster,
-    can_lose,
-    find_positions,
-    find_without_copy,
-    format_foreign_starts,
-    is_healthy,
-    join_limited,
-    list_failed,
-    list_foreign_starts,
-    select_application_partitions,
-)
-from mirror_core.model.figures import FigureItems, FigureKey
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.mirror import DesiredState, PartitionStatus
-from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
+from mirror_core.model.mirror import PartitionStatus, is_healthy
+from mirror_core.model.names import Offset, Partition, select_application_partitions
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     Heartbeat,
@@ -43,7 +27,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
-from mirror_core.model.text import format_count
+from mirror_core.model.text import format_count, join_limited
 
 NO_DELETIONS: Final[Mapping[Partition, EarlyDeletion]] = MappingProxyType({})
 _PARTLY_COPIED_REASONS: Final = frozenset({UncopiedReason.DIVERGED, UncopiedReason.DELETED})
@@ -139,32 +123,6 @@ class LossBound:
         return f"; topics that were created in the {self.topics_listed_s:.1f} s since all were listed are not in this"
 
 
-def compute_snapshot_loss(snapshot: MirrorSnapshot) -> LossBound:
-    destination = snapshot.destination if isinstance(snapshot.destination, DestinationSnapshot) else None
-    return compute_loss(
-        snapshot.statuses,
-        snapshot.source_observation,
-        destination.positions if destination else {},
-        destination.heartbeats if destination else (),
-        now_ms=snapshot.now_ms,
-        unmirrored=snapshot.unmirrored,
-        without_copies=find_without_copy(snapshot),
-        foreign_starts=destination.foreign_starts if destination else NO_STARTS,
-        early_deletions=list_early_deletions(snapshot),
-    )
-
-
-def list_early_deletions(snapshot: MirrorSnapshot) -> dict[Partition, EarlyDeletion]:
-    """Empty once the mirror is STOPPED: topics have their own retention then."""
-    destination, source = snapshot.destination, snapshot.source
-    if not isinstance(destination, DestinationSnapshot) or snapshot.mirror.desired is DesiredState.STOPPED:
-        return {}
-    source_starts = source.log_starts if isinstance(source, SourceSnapshot) else NO_STARTS
-    without_copy = find_without_copy(snapshot)
-    copies = [status for p, status in snapshot.statuses.items() if p not in without_copy]
-    return find_early_deletions(copies, destination.log_starts, source_starts)
-
-
 def compute_loss(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
@@ -207,16 +165,6 @@ def compute_loss(
         },
         unlisted_transactions=observation.unlisted_transactions if observation else 0,
     )
-
-
-def find_refused_s(snapshot: MirrorSnapshot) -> float | None:
-    """Since the source first refused connections. None: not seen, or not by the data plane that runs."""
-    observation, lease = snapshot.source_observation, snapshot.lease
-    if observation is None or observation.refused_ms is None or not isinstance(snapshot.source, UnseenCluster):
-        return None
-    is_watched = lease is not None and lease.generation == observation.refused_generation
-    is_known = is_watched and snapshot.has_data_plane
-    return compute_age_s(snapshot.now_ms, observation.refused_ms) if is_known else None
 
 
 def count_missing(
@@ -309,6 +257,13 @@ def _find_divergence(status: PartitionStatus) -> Offset | None:
     return status.failed_at if status.kind in DIVERGENT_KINDS else None
 
 
+def find_positions(
+    log_ends: Mapping[Partition, Offset], foreign_starts: Mapping[Partition, Offset | None]
+) -> dict[Partition, Offset]:
+    """Next offsets to copy: ends of what the mirror itself wrote. Without those that are not known."""
+    return {p: min(end, start) for p, end in log_ends.items() if (start := foreign_starts.get(p, end)) is not None}
+
+
 def _list_partition_losses(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
@@ -387,48 +342,6 @@ def find_oldest(ages: list[float | None]) -> float | None:
     return max(known, default=None) if len(known) == len(ages) else None
 
 
-def select_given_up(snapshot: MirrorSnapshot, bound: LossBound) -> Mapping[Partition, PartitionLoss]:
-    """What the destination may lack when it is promoted.
-
-    Where the source is drained: what FAILED partitions lack, and what has no copy, or none of its beginning.
-    """
-    losses = bound.application_losses
-    if can_lose(snapshot):
-        return losses
-    # A plan to drain is refused for what has no copy at all.
-    lacking = bound.uncopied if snapshot.is_drained else list_early_deletions(snapshot)
-    return {p: losses[p] for p in losses.keys() & {*list_failed(snapshot), *lacking}}
-
-
-def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
-    is_unplanned = snapshot.is_drained or can_lose(snapshot)
-    if not (is_unplanned or list_failed(snapshot) or list_early_deletions(snapshot)):
-        return
-    bound = compute_snapshot_loss(snapshot)
-    losses = select_given_up(snapshot, bound)
-    if is_unplanned:
-        yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
-    if losses or is_unplanned:
-        yield FigureKey.LOST_OFFSETS, sum_missing(losses.values()) if losses or not snapshot.is_drained else 0
-    if unknown := count_unknown(losses.values()):
-        yield FigureKey.LOST_UNKNOWN_PARTITIONS, unknown
-    if is_unplanned:
-        yield from list_uncopied_figures(bound)
-    if not can_lose(snapshot):
-        return
-    yield FigureKey.SOURCE_SEEN_S, bound.observed_s
-    if (refused_s := find_refused_s(snapshot)) is not None:
-        yield FigureKey.SOURCE_REFUSED_S, refused_s
-    yield FigureKey.TOPICS_LISTED_S, bound.topics_listed_s
-    beats = bound.heartbeats
-    yield FigureKey.HEARTBEAT_AGES_S, {str(b.partition): compute_age_s(snapshot.now_ms, b.at_ms) for b in beats}
-    yield FigureKey.HEARTBEAT_NUMBERS, {str(beat.partition): beat.number for beat in beats}
-    if apart := [partition_loss for partition_loss in losses.values() if partition_loss.is_outside_bound]:
-        yield FigureKey.OUTSIDE_BOUND_PARTITIONS, len(apart)
-        yield FigureKey.OUTSIDE_BOUND_OFFSETS, sum_missing(apart)
-    yield from _list_cut_figures(bound, snapshot.source_observation, snapshot.now_ms)
-
-
 def sum_missing(losses: Collection[PartitionLoss]) -> int | None:
     """None also where no partition is known to exist."""
     known = [partition_loss.missing for partition_loss in losses if partition_loss.missing is not None]
@@ -448,8 +361,8 @@ def list_uncopied_figures(bound: LossBound) -> FigureItems:
     yield FigureKey.UNCOPIED_OFFSETS, sum_missing([partition_loss for _, partition_loss in rows])
     if unknown := count_unknown(partition_loss for _, partition_loss in rows):
         yield FigureKey.UNCOPIED_UNKNOWN_PARTITIONS, unknown
-    yield FigureKey.UNCOPIED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_LISTED]}
-    yield FigureKey.UNCOPIED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_LISTED]}
+    yield FigureKey.UNCOPIED_SIZES, {str(p): loss.missing for p, loss in rows[:MAX_RECORDED_NAMES]}
+    yield FigureKey.UNCOPIED_REASONS, {str(p): loss.uncopied_reason for p, loss in rows[:MAX_RECORDED_NAMES]}
 
 
 def list_transaction_figures(
@@ -460,23 +373,26 @@ def list_transaction_figures(
 ) -> FigureItems:
     """What became of the observed transactions. `ends`: last mirrored offsets."""
     bound = compute_loss(statuses, observation, ends, (), now_ms=now_ms)
-    yield from _list_cut_figures(bound, observation, now_ms)
+    yield from list_cut_figures(bound, observation, now_ms)
     if observation is None or observation.transactions_ms is None:
         yield FigureKey.DOUBTFUL_TRANSACTIONS, None
         return
     doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
-    yield FigureKey.DOUBTFUL_TRANSACTIONS, {t.id: t.arrival for t in doubtful[:MAX_LISTED]}
-    yield FigureKey.TRANSACTIONS_COPIED_TO, {t.id: join_limited(t.copied) for t in doubtful[:MAX_LISTED] if t.copied}
+    yield FigureKey.DOUBTFUL_TRANSACTIONS, {t.id: t.arrival for t in doubtful[:MAX_RECORDED_NAMES]}
+    yield (
+        FigureKey.TRANSACTIONS_COPIED_TO,
+        {t.id: join_limited(t.copied) for t in doubtful[:MAX_RECORDED_NAMES] if t.copied},
+    )
     yield (
         FigureKey.TRANSACTIONS_MISSING_IN,
-        {t.id: join_limited(t.not_copied) for t in doubtful[:MAX_LISTED] if t.not_copied},
+        {t.id: join_limited(t.not_copied) for t in doubtful[:MAX_RECORDED_NAMES] if t.not_copied},
     )
     if bound.unlisted_transactions:
         yield FigureKey.UNLISTED_TRANSACTIONS, bound.unlisted_transactions
     yield FigureKey.OPEN_TRANSACTIONAL_IDS, len(bound.open_transactional_ids)
 
 
-def _list_cut_figures(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> FigureItems:
+def list_cut_figures(bound: LossBound, observation: SourceObservation | None, now_ms: int) -> FigureItems:
     seen_ms = observation.transactions_ms if observation else None
     yield FigureKey.CUT_TRANSACTIONS, None if seen_ms is None else len(bound.cut_transactions)
     yield FigureKey.TRANSACTIONS_SEEN_S, None if seen_ms is None else compute_age_s(now_ms, seen_ms)
@@ -499,38 +415,8 @@ def format_losses(losses: Mapping[Partition, PartitionLoss], *, dated: bool = Tr
 def _format_missing(partition_loss: PartitionLoss, *, dated: bool) -> str:
     if partition_loss.missing is None:
         return "unknown"
-    last_seen = f", its end last seen {_format_last_seen(partition_loss)}" if dated else ""
+    last_seen = f", its end last seen {format_end_age(partition_loss)}" if dated else ""
     return f"{format_count(partition_loss.missing, 'offset')}{last_seen}"
-
-
-def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
-    bound, mirror = compute_snapshot_loss(snapshot), snapshot.mirror
-    if snapshot.source_observation is None:
-        yield Finding("source_never_observed", mirror.source)
-    elif not bound.heartbeats:
-        topic = get_heartbeat_topic(mirror.name)
-        yield Finding("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
-    for partition, partition_loss in bound.application_losses.items():
-        if partition_loss.is_offline and not partition_loss.is_failed:
-            yield Finding("end_unseen", partition, source=mirror.source, last_seen=_format_last_seen(partition_loss))
-    if foreign_starts := list_foreign_starts(snapshot):
-        listed = format_foreign_starts(foreign_starts)
-        yield Finding("written_before_promotion", mirror.destination, listed=listed)
-    doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
-    for transaction in doubtful[:MAX_LISTED]:
-        yield Finding(
-            "transaction_in_doubt",
-            transaction.id,
-            state=transaction.state,
-            arrival=transaction.arrival.name.lower(),
-            copied=transaction.copied,
-            not_copied=transaction.not_copied,
-        )
-    if more := max(0, len(doubtful) - MAX_LISTED) + bound.unlisted_transactions:
-        yield Finding("more_transactions_in_doubt", mirror.source, count=more)
-    if bound.open_transactional_ids:
-        transactions = [f"{name!r} ({join_limited(parts)})" for name, parts in bound.open_transactional_ids.items()]
-        yield Finding("transactional_ids_open", mirror.source, transactions=transactions)
 
 
 def list_partition_loss_figures(partition_loss: PartitionLoss) -> FigureItems:
@@ -549,13 +435,13 @@ def format_partition_loss(partition_loss: PartitionLoss) -> str:
             if partition_loss.missing is None
             else f"missing: {format_count(partition_loss.missing, 'offset')}"
         )
-        return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {_format_last_seen(partition_loss)}"
+        return f"{partition_loss.uncopied_reason}, {missing}, its end last seen {format_end_age(partition_loss)}"
     position = "position unknown" if partition_loss.position is None else f"position {partition_loss.position}"
     if partition_loss.missing is None:
         return f"{position}, loss unknown"
     return (
         f"{position}, {format_count(partition_loss.missing, 'offset')} known to be missing, its end last seen"
-        f" {_format_last_seen(partition_loss)}"
+        f" {format_end_age(partition_loss)}"
     )
 
 
@@ -590,7 +476,7 @@ def format_listed(bound: LossBound) -> str:
     )
 
 
-def _format_last_seen(partition_loss: PartitionLoss) -> str:
+def format_end_age(partition_loss: PartitionLoss) -> str:
     return (
         UNKNOWN_TIME_TEXT
         if partition_loss.age_s is None and partition_loss.observed_end is not None

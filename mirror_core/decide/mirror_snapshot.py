@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from mirror_core.decide.clock_skew import find_clock_behind_s
+from mirror_core.decide.deletion_hold import NO_STARTS, EarlyDeletion, find_early_deletions
+from mirror_core.decide.loss_bound import LossBound, compute_loss, find_positions
 from mirror_core.decide.quota_plan import NO_QUOTAS, QuotaComparison
 from mirror_core.decide.steps import HoldingRun
 from mirror_core.model.acl import Acl
@@ -18,12 +22,12 @@ from mirror_core.model.mirror import (
     GroupSyncTime,
     Lease,
     Mirror,
-    PartitionState,
     PartitionStatus,
+    is_healthy,
     is_lease_age_unknown,
     is_lease_fresh,
 )
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, Offset, Partition
+from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode
@@ -32,8 +36,6 @@ from mirror_core.model.sync_state import OwnGroupOffsets, UnsyncedGroups
 from mirror_core.model.text import join_limited as join_limited
 from mirror_core.model.timing import UNKNOWN_NOW_MS
 from mirror_core.rights.required_acls import LackingRight
-
-MAX_LISTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class StandstillForecast(NamedTuple):
     steps: Mapping[str, float] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: cached properties
 class MirrorSnapshot:
     mirror: Mirror
     mode: RunMode
@@ -211,6 +213,36 @@ class MirrorSnapshot:
         return CopyingState.ABSENT if self.lacks_data_plane else CopyingState.WORKS
 
     @property
+    def clock_behind_s(self) -> float | None:
+        heartbeats = self.destination.heartbeats if isinstance(self.destination, DestinationSnapshot) else ()
+        return find_clock_behind_s(self.now_ms, self.lease, self.source_observation, self.groups, heartbeats)
+
+    @cached_property
+    def early_deletions(self) -> Mapping[Partition, EarlyDeletion]:
+        """Empty once the mirror is STOPPED: topics have their own retention then."""
+        if not isinstance(self.destination, DestinationSnapshot) or self.mirror.desired is DesiredState.STOPPED:
+            return {}
+        source_starts = self.source.log_starts if isinstance(self.source, SourceSnapshot) else NO_STARTS
+        without_copy = find_without_copy(self)
+        copies = [status for p, status in self.statuses.items() if p not in without_copy]
+        return find_early_deletions(copies, self.destination.log_starts, source_starts)
+
+    @cached_property
+    def loss(self) -> LossBound:
+        destination = self.destination if isinstance(self.destination, DestinationSnapshot) else None
+        return compute_loss(
+            self.statuses,
+            self.source_observation,
+            destination.positions if destination else {},
+            destination.heartbeats if destination else (),
+            now_ms=self.now_ms,
+            unmirrored=self.unmirrored,
+            without_copies=find_without_copy(self),
+            foreign_starts=destination.foreign_starts if destination else NO_STARTS,
+            early_deletions=self.early_deletions,
+        )
+
+    @property
     def broker_now_ms(self) -> int:
         """By which runs, comparisons and drills are dated."""
         return self.now_ms - self.owner_ahead_ms
@@ -225,16 +257,6 @@ def find_write_barrier(snapshot: MirrorSnapshot) -> WriteBarrier:
 def select_healthy(statuses: Mapping[Partition, PartitionStatus]) -> dict[Partition, PartitionStatus]:
     """What a failover drains and compares: all but FAILED ones, also when stopped already."""
     return {p: statuses[p] for p in sorted(statuses) if is_healthy(statuses[p])}
-
-
-def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
-    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
-    all_partitions = frozenset(partitions)
-    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
-
-
-def is_healthy(status: PartitionStatus) -> bool:
-    return status.state is not PartitionState.FAILED and status.reason is None
 
 
 def list_lags(snapshot: MirrorSnapshot) -> Iterator[tuple[Partition, int | None]]:
@@ -287,10 +309,3 @@ def list_known_positions(snapshot: MirrorSnapshot) -> dict[Partition, Offset]:
     if not isinstance(snapshot.destination, DestinationSnapshot):
         return {}
     return find_positions(snapshot.destination.positions, snapshot.destination.foreign_starts)
-
-
-def find_positions(
-    log_ends: Mapping[Partition, Offset], foreign_starts: Mapping[Partition, Offset | None]
-) -> dict[Partition, Offset]:
-    """Next offsets to copy: ends of what the mirror itself wrote. Without those that are not known."""
-    return {p: min(end, start) for p, end in log_ends.items() if (start := foreign_starts.get(p, end)) is not None}

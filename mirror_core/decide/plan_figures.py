@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from heapq import nsmallest
 from typing import Final
 
-from mirror_core.decide import clock_skew, failover_scope, fence_limits
-from mirror_core.decide.clock_skew import compute_age_s
+from mirror_core.decide import failover_scope, fence_limits
+from mirror_core.decide.clock_skew import compute_age_s, explain_clock_behind, find_clock_difference, find_leader_ahead
 from mirror_core.decide.consistency_groups import list_completeness_figures
 from mirror_core.decide.deletion_hold import format_early_deletions, list_held_figures
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
-from mirror_core.decide.forecast_accuracy import compute_backlog, predict_standstill_s
+from mirror_core.decide.forecast_accuracy import compute_backlog, find_refused_s, predict_standstill_s, select_given_up
 from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
     cannot_sync_again,
@@ -28,18 +28,16 @@ from mirror_core.decide.group_coverage import (
     list_uncommitted,
 )
 from mirror_core.decide.loss_bound import (
-    compute_snapshot_loss,
     count_unknown,
+    format_end_age,
     format_losses,
-    list_early_deletions,
-    list_loss_figures,
-    list_loss_warnings,
+    list_cut_figures,
     list_partition_loss_figures,
+    list_uncopied_figures,
     sum_missing,
 )
 from mirror_core.decide.mirror_change import list_paused_topics, warn_closed_topics, warn_leaving_topics
 from mirror_core.decide.mirror_snapshot import (
-    MAX_LISTED,
     NO_HIDDEN_TOPICS,
     CopyingState,
     DestinationSnapshot,
@@ -48,19 +46,22 @@ from mirror_core.decide.mirror_snapshot import (
     UnseenCluster,
     can_lose,
     find_without_copy,
+    format_foreign_starts,
     list_failed,
+    list_foreign_starts,
     list_lags,
 )
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures
 from mirror_core.model.config_sections import AuthorizerKind
-from mirror_core.model.figures import FigureItems, FigureKey, Figures, FigureValue
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureItems, FigureKey, Figures, FigureValue
 from mirror_core.model.findings import Finding
+from mirror_core.model.forecast import TransactionArrival
 from mirror_core.model.mirror import DesiredState, FailureKind, PartitionStatus
-from mirror_core.model.names import Partition
+from mirror_core.model.names import Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import UNREADABLE_KIND_PREFIX, KnownDifference
 from mirror_core.model.run import RunMode
 from mirror_core.model.sync_state import GroupCoverage
-from mirror_core.model.text import format_count, format_option
+from mirror_core.model.text import format_count, format_option, join_limited
 from mirror_core.rights.acl_rules import OWN_TOPIC_PREFIX
 from mirror_core.rights.required_acls import explain_lacking_rights, stops_run
 
@@ -80,7 +81,7 @@ def list_plan_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     yield from _warn_fence(snapshot)
     if snapshot.mode is RunMode.UNPLANNED:
         yield from _warn_unplanned(snapshot)
-    yield from clock_skew.warn_clock_skew(snapshot)
+    yield from warn_clock_skew(snapshot)
     yield from _warn_failed_partitions(snapshot)
     yield from failover_scope.warn_left_behind(snapshot)
     if paused := list_paused_topics(mirror, snapshot.statuses):
@@ -162,8 +163,8 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         )
     if isinstance(snapshot.destination, DestinationSnapshot):
         grant_warnings = snapshot.destination.grant_warnings
-        yield from grant_warnings[:MAX_LISTED]
-        if (more := len(grant_warnings) - MAX_LISTED) > 0:
+        yield from grant_warnings[:MAX_RECORDED_NAMES]
+        if (more := len(grant_warnings) - MAX_RECORDED_NAMES) > 0:
             yield Finding("more_grant_remarks", mirror.destination, count=more)
 
 
@@ -195,7 +196,7 @@ def _describe_differences(
 
 def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror = snapshot.mirror
-    bound = compute_snapshot_loss(snapshot) if snapshot.is_drained or can_lose(snapshot) else None
+    bound = snapshot.loss if snapshot.is_drained or can_lose(snapshot) else None
     if bound and (losses := bound.without_copy):
         whole_topics = bound.group_whole_topics()
         names = {topic: f"{topic} ({format_count(len(rows), 'partition')})" for topic, rows in whole_topics.items()}
@@ -212,7 +213,7 @@ def warn_uncopied(snapshot: MirrorSnapshot) -> Iterator[Finding]:
             unknown_topics=[name for topic, name in names.items() if topic in unknown_topics],
             counted_topics=[name for topic, name in names.items() if topic not in unknown_topics],
         )
-    if early_deletions := list_early_deletions(snapshot):
+    if early_deletions := snapshot.early_deletions:
         listed = format_early_deletions(early_deletions)
         yield Finding("deleted_early", mirror.destination, source=mirror.source, listed=listed)
 
@@ -234,7 +235,7 @@ def _warn_state_writers(snapshot: MirrorSnapshot) -> Iterator[Finding]:
 def _warn_failed_partitions(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     gone_topics = find_gone_topics(snapshot)
     if failed := _list_failed_with_source(snapshot):
-        partitions = compute_snapshot_loss(snapshot).partitions
+        partitions = snapshot.loss.partitions
         losses = [partitions[p] for p in failed]
         yield Finding(
             "partitions_failed",
@@ -335,7 +336,7 @@ def _warn_destination(name: str, destination: DestinationSnapshot, authorizer: A
 def _warn_unplanned(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     mirror, destination = snapshot.mirror, snapshot.destination
     if isinstance(snapshot.source, SourceSnapshot):
-        lacking = {*_list_failed_with_source(snapshot), *list_early_deletions(snapshot)}
+        lacking = {*_list_failed_with_source(snapshot), *snapshot.early_deletions}
         yield Finding("source_answers", mirror.source, failed=len(lacking))
     if mirror.is_preparing:
         yield Finding("failback_broken_off", mirror.failback_run, source=mirror.source, destination=mirror.destination)
@@ -412,18 +413,77 @@ def list_plan_figures(snapshot: MirrorSnapshot) -> FigureItems:
         yield FigureKey.UNREAD_GROUPS, unread_groups
 
 
+def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    bound, mirror = snapshot.loss, snapshot.mirror
+    if snapshot.source_observation is None:
+        yield Finding("source_never_observed", mirror.source)
+    elif not bound.heartbeats:
+        topic = get_heartbeat_topic(mirror.name)
+        yield Finding("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
+    for partition, partition_loss in bound.application_losses.items():
+        if partition_loss.is_offline and not partition_loss.is_failed:
+            yield Finding("end_unseen", partition, source=mirror.source, last_seen=format_end_age(partition_loss))
+    if foreign_starts := list_foreign_starts(snapshot):
+        listed = format_foreign_starts(foreign_starts)
+        yield Finding("written_before_promotion", mirror.destination, listed=listed)
+    doubtful = [t for t in bound.transactions if t.arrival is not TransactionArrival.ABSENT]
+    for transaction in doubtful[:MAX_RECORDED_NAMES]:
+        yield Finding(
+            "transaction_in_doubt",
+            transaction.id,
+            state=transaction.state,
+            arrival=transaction.arrival.name.lower(),
+            copied=transaction.copied,
+            not_copied=transaction.not_copied,
+        )
+    if more := max(0, len(doubtful) - MAX_RECORDED_NAMES) + bound.unlisted_transactions:
+        yield Finding("more_transactions_in_doubt", mirror.source, count=more)
+    if bound.open_transactional_ids:
+        transactions = [f"{name!r} ({join_limited(parts)})" for name, parts in bound.open_transactional_ids.items()]
+        yield Finding("transactional_ids_open", mirror.source, transactions=transactions)
+
+
+def list_loss_figures(snapshot: MirrorSnapshot) -> FigureItems:
+    is_unplanned = snapshot.is_drained or can_lose(snapshot)
+    if not (is_unplanned or list_failed(snapshot) or snapshot.early_deletions):
+        return
+    bound = snapshot.loss
+    losses = select_given_up(snapshot)
+    if is_unplanned:
+        yield FigureKey.SOURCE_DRAINED, snapshot.is_drained
+    if losses or is_unplanned:
+        yield FigureKey.LOST_OFFSETS, sum_missing(losses.values()) if losses or not snapshot.is_drained else 0
+    if unknown := count_unknown(losses.values()):
+        yield FigureKey.LOST_UNKNOWN_PARTITIONS, unknown
+    if is_unplanned:
+        yield from list_uncopied_figures(bound)
+    if not can_lose(snapshot):
+        return
+    yield FigureKey.SOURCE_SEEN_S, bound.observed_s
+    if (refused_s := find_refused_s(snapshot)) is not None:
+        yield FigureKey.SOURCE_REFUSED_S, refused_s
+    yield FigureKey.TOPICS_LISTED_S, bound.topics_listed_s
+    beats = bound.heartbeats
+    yield FigureKey.HEARTBEAT_AGES_S, {str(b.partition): compute_age_s(snapshot.now_ms, b.at_ms) for b in beats}
+    yield FigureKey.HEARTBEAT_NUMBERS, {str(beat.partition): beat.number for beat in beats}
+    if apart := [partition_loss for partition_loss in losses.values() if partition_loss.is_outside_bound]:
+        yield FigureKey.OUTSIDE_BOUND_PARTITIONS, len(apart)
+        yield FigureKey.OUTSIDE_BOUND_OFFSETS, sum_missing(apart)
+    yield from list_cut_figures(bound, snapshot.source_observation, snapshot.now_ms)
+
+
 def list_partition_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]]:
     if failover_scope.has_moved(snapshot):
         return
     left_partitions = frozenset(failover_scope.list_left_behind(snapshot))
-    losses = compute_snapshot_loss(snapshot).partitions if left_partitions or can_lose(snapshot) else {}
+    losses = snapshot.loss.partitions if left_partitions or can_lose(snapshot) else {}
     lags = {**(dict.fromkeys(losses) if can_lose(snapshot) else {}), **dict(list_lags(snapshot))}
 
     def rank(partition: Partition) -> tuple[bool, int, Partition]:
         missing = losses[partition].missing if can_lose(snapshot) else lags[partition]
         return missing is not None, -(missing or 0), partition
 
-    for partition in nsmallest(MAX_LISTED, lags, key=rank):  # of tens of thousands: no key for each is kept
+    for partition in nsmallest(MAX_RECORDED_NAMES, lags, key=rank):  # of tens of thousands: no key for each is kept
         figures: dict[FigureKey, FigureValue] = {}
         if partition in snapshot.statuses:
             figures |= {
@@ -459,7 +519,9 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
         synced_s = compute_age_s(snapshot.now_ms, snapshot.groups.synced_ms) if snapshot.groups else None
         share_groups = snapshot.groups_left.share_groups if snapshot.groups_left else ()
         share_synced_s = find_share_sync_age_s(snapshot.mirror, snapshot.groups_left, snapshot.now_ms)
-        for group in sorted(destination.committed.keys() | missing_counts.keys() | coverage.keys())[:MAX_LISTED]:
+        for group in sorted(destination.committed.keys() | missing_counts.keys() | coverage.keys())[
+            :MAX_RECORDED_NAMES
+        ]:
             offsets = destination.committed.get(group, {})
             behind = sum(max(0, destination.positions.get(p, o) - o) for p, o in offsets.items())
             repeats: Figures = {FigureKey.READ_AGAIN_MOST: behind} if offsets else {}
@@ -476,7 +538,7 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
         or destination.groups_partly_listed
     )
     uncounted_groups = find_uncounted_groups(snapshot)
-    for group, offsets in sorted(snapshot.source.committed.items())[:MAX_LISTED]:
+    for group, offsets in sorted(snapshot.source.committed.items())[:MAX_RECORDED_NAMES]:
         figures: dict[FigureKey, FigureValue] = {FigureKey.READ_AGAIN_OFFSETS: None}
         if group in known_offsets or not is_partly_known:
             synced = known_offsets.get(group, {})
@@ -488,3 +550,13 @@ def list_group_figures(snapshot: MirrorSnapshot) -> Iterator[tuple[str, Figures]
             figures |= list_missing(group)
         after_sync = None if group in uncounted_groups else snapshot.source.share_groups.get(group, 0)
         yield group, {**figures, FigureKey.READ_AGAIN_AFTER_SYNC: after_sync}
+
+
+def warn_clock_skew(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    for cluster, ahead_ms in sorted(snapshot.clocks_ahead_ms.items()):
+        if difference := find_clock_difference(cluster, ahead_ms, in_plan=True):
+            yield difference
+    if leader_ahead := find_leader_ahead(snapshot.mirror.destination, snapshot.leader_ahead_ms):
+        yield leader_ahead
+    if (clock_behind_s := snapshot.clock_behind_s) is not None:
+        yield explain_clock_behind(snapshot.mirror.name, clock_behind_s)

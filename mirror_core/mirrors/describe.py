@@ -31,6 +31,7 @@ from mirror_core.decide.group_coverage import (
 from mirror_core.decide.loss_bound import (
     LossBound,
     compute_loss,
+    find_positions,
     format_listed,
     format_observed,
     format_uncopied,
@@ -43,7 +44,7 @@ from mirror_core.decide.mirror_change import (
     list_paused_topics,
     list_topics_by_access,
 )
-from mirror_core.decide.mirror_snapshot import find_positions, join_limited
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.run_status import find_run_progress, find_stalled_run
 from mirror_core.decide.topic_settings import is_compacted
 from mirror_core.decide.verification import find_differences, format_differences, list_proof_figures, read_verified

@@ -26,7 +26,7 @@ from mirror_core.decide.fence_state import (
     must_fence_during_run,
     warn_pending_fence,
 )
-from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited, select_application_partitions
+from mirror_core.decide.mirror_snapshot import UnseenCluster, join_limited
 from mirror_core.decide.run_result import find_saved
 from mirror_core.decide.run_status import find_next_failback
 from mirror_core.kafka.acl_requests import (
@@ -47,7 +47,7 @@ from mirror_core.model.errors import ConnectionRejected, MirrorError, Unreachabl
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror, PartitionStatus
-from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
+from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets, select_application_partitions
 from mirror_core.model.pending_fence import NO_LATE_RANGES, FenceAction, LateRanges, PendingFence
 from mirror_core.model.run import Run, RunKind, RunState, StepState
 from mirror_core.model.source_observation import SourceObservation

@@ -277,6 +277,10 @@ class GroupSyncTime:
     """Filters of the listing of the source's groups. None: not recorded."""
 
 
+def is_healthy(status: PartitionStatus) -> bool:
+    return status.state is not PartitionState.FAILED and status.reason is None
+
+
 def is_lease_fresh(lease: Lease | None, now_ms: int) -> bool:
     if lease is None or lease.released or now_ms == UNKNOWN_NOW_MS:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, NewType
@@ -72,6 +72,12 @@ DRILL_PREFIX: Final = "drill."
 def get_drill_group(name: MirrorName) -> str | None:
     """No other mirror syncs it. None: not a drill."""
     return f"mirrorbook.{name}" if name.startswith(DRILL_PREFIX) else None
+
+
+def select_application_partitions(partitions: Iterable[Partition]) -> frozenset[Partition]:
+    """Without heartbeats, which are no loss. A drill has only heartbeats, so it keeps them."""
+    all_partitions = frozenset(partitions)
+    return frozenset(p for p in all_partitions if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)) or all_partitions
 
 
 @dataclass(frozen=True, slots=True)

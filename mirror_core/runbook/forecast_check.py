@@ -11,12 +11,12 @@ from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.group_coverage import find_not_brought_over
 from mirror_core.decide.loss_bound import find_uncopied
 from mirror_core.decide.mirror_change import apply_current_filters
-from mirror_core.decide.mirror_snapshot import join_limited, select_application_partitions
+from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
 from mirror_core.model.errors import Indeterminate, MirrorError
 from mirror_core.model.forecast import ForecastOutcome
-from mirror_core.model.names import Offset, Partition
+from mirror_core.model.names import Offset, Partition, select_application_partitions
 from mirror_core.model.pending_fence import LateSplit
 from mirror_core.model.run import Run, RunMode, StepEvidence
 from mirror_core.model.run_checkpoints import RunNote

@@ -12,7 +12,7 @@ from mirror_core.decide.forecast_accuracy import (
     count_lost_planned,
     format_unseen_source,
 )
-from mirror_core.decide.mirror_snapshot import join_limited, select_application_partitions, select_healthy
+from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.mirrors.incremental_verification import add_differences, compare_unverified
@@ -20,7 +20,7 @@ from mirror_core.model.acl import AclPurpose
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault
 from mirror_core.model.figures import FigureKey, limit_names
 from mirror_core.model.findings import Finding
-from mirror_core.model.names import Offset, Partition, PartitionOffsets
+from mirror_core.model.names import Offset, Partition, PartitionOffsets, select_application_partitions
 from mirror_core.model.parity_verdict import ParityRange, ParityResult
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import StepEvidence

@@ -10,6 +10,7 @@ that the process held resident, as JSON. The clusters are generated (`tests.supp
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from mirror_core.model.gc_tuning import reduce_gc_frequency
 from mirror_core.model.names import Offset, PartitionOffsets
 from mirror_core.model.run import Run, RunMode, StepEvidence
 from mirror_core.model.run_checkpoints import StepValue
+from mirror_core.model.source_observation import SourceObservation, observe_ends
+from mirror_core.model.timing import now_ms
 from mirror_core.runbook.promotion_steps import list_stopped_records
 from mirror_core.runbook.snapshot_reader import take_snapshot
 from mirror_core.runbook.step_records import DrainResult, FenceResult, GateResult, ProveResult
@@ -46,6 +49,18 @@ class Kept(MemoryLog):
             for key, value in list(self.state.to_rows(record)):  # type: ignore[arg-type]
                 self.rows[key] = value
                 self.state.apply(key, value)
+
+
+def observed(state: State) -> SourceObservation:
+    """All partitions lag; each copy was complete a minute ago, and tasks have reported all that it holds."""
+    partitions, at_ms = state.partitions[MIRROR.name], now_ms()
+    observation = observe_ends(MIRROR.name, dict.fromkeys(partitions, Offset(END["a"])), age_ms=0, now_ms=at_ms)
+    complete = tuple((index, 60_000, END["b"]) for index in range(WIDTH))
+    topics = tuple(
+        replace(topic, recovery_points=complete)
+        for topic in observation.with_reported_ends(dict.fromkeys(partitions, END["b"])).topics
+    )
+    return replace(observation, topics=topics, listed_ms=at_ms, transactions_ms=at_ms)
 
 
 def planned(link: MirrorLink, state: State, mode: RunMode) -> PlanDecision:
@@ -100,6 +115,7 @@ def read_back(log: Kept, run: Run) -> State:
 def main(config: Path, topics: int) -> None:
     reduce_gc_frequency()  # as the command line does
     measured, state = Measured(), recorded(topics)
+    state.source_observations[MIRROR.name] = observed(state)
     link = make_mirror_link(load_config(config), MIRROR)
     for mode in (RunMode.UNPLANNED, RunMode.PLANNED):
         with measured.action(f"{mode} plan"):

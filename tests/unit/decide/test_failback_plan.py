@@ -15,11 +15,11 @@ from mirror_core.decide.failback_plan import (
     decide_failback,
     find_written_since,
 )
-from mirror_core.decide.mirror_snapshot import MAX_LISTED, ClusterTopic, UnseenCluster
+from mirror_core.decide.mirror_snapshot import ClusterTopic, UnseenCluster
 from mirror_core.decide.truncation import AllowedStrategies, find_divergent_tails
 from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
-from mirror_core.model.figures import FigureKey, Figures
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.hooks import Hook, HookCommand
 from mirror_core.model.mirror import FailureKind, PartitionState
@@ -453,7 +453,7 @@ def test_open_transactions_on_the_side_that_will_be_fenced_are_named_oldest_firs
     assert isinstance(new_primary, NewPrimary)
     transactions = tuple(
         UnendedTransaction(id=f"tx-{n}", partitions=frozenset({A1, A0}), started_ms=9_000 - n, timeout_s=60.0)
-        for n in range(MAX_LISTED + 2)
+        for n in range(MAX_RECORDED_NAMES + 2)
     )
     decision = decide_failback(replace(view, new_primary=replace(new_primary, transactions=transactions)))
     assert decision.reasons == ()
@@ -461,14 +461,14 @@ def test_open_transactions_on_the_side_that_will_be_fenced_are_named_oldest_firs
     warnings = [w for w in decision.plan.warnings if w.code.endswith("open")]
     oldest = Finding(
         "failback_transaction_open",
-        f"tx-{MAX_LISTED + 1}",
+        f"tx-{MAX_RECORDED_NAMES + 1}",
         cluster="west",
         partitions=[A0, A1],
-        started_ms=9_000 - MAX_LISTED - 1,
+        started_ms=9_000 - MAX_RECORDED_NAMES - 1,
         timeout_s=60.0,
     )
     assert warnings[0] == oldest
-    assert len(warnings) == MAX_LISTED + 1
+    assert len(warnings) == MAX_RECORDED_NAMES + 1
     assert warnings[-1] == Finding("more_failback_transactions_open", "west", count=2)
 
 

@@ -24,7 +24,6 @@ from mirror_core.decide.forecast_accuracy import (
     list_forecast_rows,
     list_past_failovers,
 )
-from mirror_core.decide.loss_bound import list_loss_figures
 from mirror_core.decide.mirror_snapshot import (
     ClusterTopic,
     DestinationSnapshot,
@@ -33,6 +32,7 @@ from mirror_core.decide.mirror_snapshot import (
     StandstillForecast,
     UnseenCluster,
 )
+from mirror_core.decide.plan_figures import list_loss_figures
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast, UncountedReread
 from mirror_core.model.mirror import DesiredState, PartitionState

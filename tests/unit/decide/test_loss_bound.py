@@ -11,18 +11,14 @@ from mirror_core.decide.approval_rules import count_failed
 from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.failover_scope import find_lost_topics
 from mirror_core.decide.loss_bound import (
-    compute_snapshot_loss,
     count_missing,
     find_agreed_ends,
     format_behind,
     format_partition_loss,
-    list_early_deletions,
-    list_loss_figures,
-    list_loss_warnings,
     list_transaction_figures,
 )
 from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
-from mirror_core.decide.plan_figures import list_plan_figures, warn_uncopied
+from mirror_core.decide.plan_figures import list_loss_figures, list_loss_warnings, list_plan_figures, warn_uncopied
 from mirror_core.decide.run_result import UncountedLoss, find_uncounted_loss
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
@@ -52,7 +48,7 @@ def limit_of(figures: Figures) -> str:
 
 
 def test_the_three_clocks(view: MirrorSnapshot) -> None:
-    loss = compute_snapshot_loss(view)
+    loss = view.loss
     assert {p: one.missing for p, one in loss.partitions.items()} == {A0: 7, A1: 30, B0: 0}
     assert loss.known_missing == 37
     assert loss.unknown_partitions == ()
@@ -63,28 +59,24 @@ def test_the_three_clocks(view: MirrorSnapshot) -> None:
 
 def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: MirrorSnapshot) -> None:
     assert view.source_observation is not None
-    assert format_behind(compute_snapshot_loss(view)) == "unknown of a-0", "nobody saw it whole"
+    assert format_behind(view.loss) == "unknown of a-0", "nobody saw it whole"
     a = replace(view.source_observation.topics[0], recovery_points=((0, 7_000, 93), (1, 1_500, 20)))
     seen = replace(
         view, source_observation=replace(view.source_observation, topics=(a, *view.source_observation.topics[1:]))
     )
-    loss = compute_snapshot_loss(seen)
+    loss = seen.loss
     assert [one.behind_s for one in loss.partitions.values()] == [11.0, 5.5, 4.0], "b-0 lacks nothing that was seen"
     assert format_behind(loss).startswith("11.0 s: the destination holds all that a-0 had then")
     cut = replace(DESTINATION, positions={**DESTINATION.positions, A0: Offset(92)})
-    assert format_behind(compute_snapshot_loss(replace(seen, destination=cut))) == "unknown of a-0", (
+    assert format_behind(replace(seen, destination=cut).loss) == "unknown of a-0", (
         "the copy has lost, by now, what it had then"
     )
     failed = status(A0, "gone")
-    assert format_behind(compute_snapshot_loss(replace(seen, statuses={**seen.statuses, A0: failed}))).startswith(
-        "5.5 s"
-    )
-    assert format_behind(compute_snapshot_loss(replace(seen, destination=UnseenCluster("dead, too")))).startswith(
-        "unknown of "
-    )
+    assert format_behind(replace(seen, statuses={**seen.statuses, A0: failed}).loss).startswith("5.5 s")
+    assert format_behind(replace(seen, destination=UnseenCluster("dead, too")).loss).startswith("unknown of ")
     alone = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100,)),))
     assert (
-        format_behind(compute_snapshot_loss(replace(seen, statuses={A0: failed}, source_observation=alone)))
+        format_behind(replace(seen, statuses={A0: failed}, source_observation=alone).loss)
         == "unknown: no partition is copied"
     )
 
@@ -92,20 +84,20 @@ def test_behind_in_seconds_counts_from_when_a_partition_lacked_nothing(view: Mir
 def test_the_bound_widens_with_every_second_of_silence_and_what_is_known_to_be_missing_does_not(
     view: MirrorSnapshot,
 ) -> None:
-    later = compute_snapshot_loss(replace(view, now_ms=view.now_ms + 1_000))
+    later = replace(view, now_ms=view.now_ms + 1_000).loss
     assert (later.known_missing, later.observed_s, later.heartbeat_age_s) == (37, 7.0, 6.5)
 
 
 def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: MirrorSnapshot) -> None:
     a = replace(SIGHTING.topics[0], recovery_points=((0, 7_000, 93), (1, 1_500, 20)))
     sighting = replace(SIGHTING, topics=(a, *SIGHTING.topics[1:]))
-    ntp = compute_snapshot_loss(replace(view, source_observation=sighting, now_ms=99_000))
+    ntp = replace(view, source_observation=sighting, now_ms=99_000).loss
     assert (ntp.observed_s, ntp.heartbeat_age_s, ntp.has_clock_skew) == (1.0, 0.5, False), "what NTP leaves is no doubt"
     slow = replace(view, source_observation=sighting, now_ms=98_000)
-    loss = compute_snapshot_loss(slow)
+    loss = slow.loss
     assert loss.has_clock_skew
     assert (loss.known_missing, loss.observed_s, loss.heartbeat_age_s) == (37, None, 0.0)
-    assert compute_snapshot_loss(replace(slow, now_ms=97_000)).heartbeat_age_s is None
+    assert replace(slow, now_ms=97_000).loss.heartbeat_age_s is None
     assert {p: one.age_s for p, one in loss.partitions.items()} == {A0: None, A1: 0.0, B0: None}
     assert format_behind(loss) == "unknown of b-0"
     assert "when that was is unknown" in loss.text
@@ -120,19 +112,17 @@ def test_ages_by_a_clock_that_is_behind_are_unknown_and_never_0(view: MirrorSnap
 
 
 def test_what_is_not_known_is_said_and_not_taken_for_nothing(view: MirrorSnapshot) -> None:
-    never = compute_snapshot_loss(replace(view, source_observation=None))
+    never = replace(view, source_observation=None).loss
     assert (never.known_missing, never.unknown_partitions, never.observed_s) == (0, (A0, A1, B0), None)
     assert never.text.startswith("unknown: ")
     one = replace(SIGHTING, topics=(ObservedTopic(topic="a", ends=(100, None)), ObservedTopic(topic="b", ends=(10,))))
-    partly = compute_snapshot_loss(replace(view, source_observation=one))
+    partly = replace(view, source_observation=one).loss
     assert (partly.known_missing, partly.unknown_partitions, partly.observed_s) == (7, (A1,), 4.0)
     assert partly.text == (format_sentence("loss_bound_partly_unknown", 7, 1, 4.0))
-    blind = compute_snapshot_loss(replace(view, destination=UnseenCluster("dead, too")))
+    blind = replace(view, destination=UnseenCluster("dead, too")).loss
     assert (blind.known_missing, len(blind.unknown_partitions), blind.heartbeat_age_s) == (0, 3, None)
     assert blind.observed_s == 6.0
-    unplaced = compute_snapshot_loss(
-        replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}, heartbeats=()))
-    )
+    unplaced = replace(view, destination=replace(DESTINATION, positions={A0: Offset(93)}, heartbeats=())).loss
     assert (unplaced.known_missing, unplaced.unknown_partitions, unplaced.heartbeat_age_s) == (7, (A1, B0), None)
 
 
@@ -155,7 +145,7 @@ def test_heartbeats_count_in_no_figure_of_a_loss(view: MirrorSnapshot) -> None:
         statuses={beats: status(beats)},
         source_observation=SourceObservation(mirror=M, at_ms=100_000, topics=(lost_beats,)),
     )
-    assert compute_snapshot_loss(only_beats).unknown_partitions == (beats,), "a drill has nothing else"
+    assert only_beats.loss.unknown_partitions == (beats,), "a drill has nothing else"
 
 
 def test_failed_and_leaderless_partitions_stand_apart_from_the_seconds(view: MirrorSnapshot) -> None:
@@ -167,11 +157,9 @@ def test_failed_and_leaderless_partitions_stand_apart_from_the_seconds(view: Mir
             ObservedTopic(topic="b", ends=(10,), ages_ms=(90_000,)),
         ),
     )
-    loss = compute_snapshot_loss(
-        replace(
-            view, source_observation=old, statuses={A0: status(A0), A1: status(A1), B0: status(B0, "somebody wrote")}
-        )
-    )
+    loss = replace(
+        view, source_observation=old, statuses={A0: status(A0), A1: status(A1), B0: status(B0, "somebody wrote")}
+    ).loss
     assert loss.observed_s == 4.0
     assert loss.partitions[A1].is_offline
     assert loss.partitions[A1].age_s == 64.0
@@ -208,7 +196,7 @@ def part(partition: Partition, first: int | None, upto: int | None = None) -> Pa
 def test_what_has_arrived_of_a_transaction(
     view: MirrorSnapshot, seen: ObservedTransaction, fate: TransactionArrival
 ) -> None:
-    loss = compute_snapshot_loss(replace(view, source_observation=replace(SIGHTING, transactions=(seen,))))
+    loss = replace(view, source_observation=replace(SIGHTING, transactions=(seen,))).loss
     assert (
         [t.arrival for t in loss.transactions] == [fate]
         if fate is not TransactionArrival.COMPLETE
@@ -225,9 +213,7 @@ def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_
         replace(transaction(part(A0, 80, 93), state=TRANSACTION_OVER), id="done"),
         replace(transaction(part(B0, None)), id="idle"),
     )
-    loss = compute_snapshot_loss(
-        replace(view, source_observation=replace(SIGHTING, transactions=seen, unlisted_transactions=3))
-    )
+    loss = replace(view, source_observation=replace(SIGHTING, transactions=seen, unlisted_transactions=3)).loss
     assert [(t.copied, t.not_copied) for t in loss.cut_transactions] == [((A0,), (A1,))]
     assert loss.open_transactional_ids == {"idle": (B0,), "tx": (A0, A1)}
     assert loss.unlisted_transactions == 3
@@ -283,7 +269,7 @@ A2, A3, N0, N1 = Partition("a", 2), Partition("a", 3), Partition("new", 0), Part
 
 def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(view: MirrorSnapshot) -> None:
     lost = replace(view, source_observation=WIDENED)
-    loss = compute_snapshot_loss(lost)
+    loss = lost.loss
     assert {p: one.missing for p, one in loss.uncopied.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
     assert loss.known_missing == 37 + 300 + 200 + 7
     assert loss.unknown_partitions == (N1,)
@@ -331,14 +317,14 @@ def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_o
 ) -> None:
     a = ObservedTopic(topic="a", ends=(60, 5), id="another", starts=((0, 10), (1, 0)))
     lost = replace(view, source_observation=replace(SIGHTING, topics=(a, SIGHTING.topics[1])))
-    loss = compute_snapshot_loss(lost)
+    loss = lost.loss
     assert {p: (one.missing, one.position) for p, one in loss.uncopied.items()} == {A0: (50, None), A1: (5, None)}
     assert {one.uncopied_reason for one in loss.uncopied.values()} == {UncopiedReason.RECREATED}
     figures = dict(list_plan_figures(lost))
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
     assert limit_of(figures).startswith("a-0 (created anew on the source)")
     recorded = {p: replace(s, source_topic_id="another") if p.topic == "a" else s for p, s in view.statuses.items()}
-    copied = compute_snapshot_loss(replace(lost, statuses=recorded))
+    copied = replace(lost, statuses=recorded).loss
     assert not copied.uncopied, "the mirror has taken it up since"
     assert copied.partitions[A0].missing == 0
 
@@ -358,19 +344,19 @@ def test_a_copy_that_lags_behind_where_the_source_began_to_write_again_lacks_wha
         source_observation=observation,
         destination=replace(DESTINATION, positions=positions),
     )
-    bound = compute_snapshot_loss(lost)
+    bound = lost.loss
     assert (bound.partitions[A0].missing, bound.partitions[A0].uncopied_reason) == (missing, UncopiedReason.DIVERGED)
     assert count_missing(recorded, observation, positions) == bound.missing_in_all
 
 
 def test_what_lacks_its_beginning_is_counted_everywhere_and_not_said_to_have_no_copy(view: MirrorSnapshot) -> None:
     cut = cut_at_60(view)
-    bound = compute_snapshot_loss(cut)
+    bound = cut.loss
     assert bound.known_missing == 37 + 60
     assert "no copy" not in bound.text
     [warning] = warn_uncopied(cut)
     assert warning == Finding("deleted_early", "west", source="east", listed="a-0 [0, 60)")
-    assert count_missing(cut.statuses, SIGHTING, DESTINATION.positions, list_early_deletions(cut)) == 37 + 60
+    assert count_missing(cut.statuses, SIGHTING, DESTINATION.positions, cut.early_deletions) == 37 + 60
     both = warn_uncopied(replace(cut, source_observation=WIDENED))
     uncopied, deleted = both
     assert (uncopied.code, deleted) == ("partitions_uncopied", warning)
@@ -398,7 +384,7 @@ def test_what_others_wrote_counts_from_the_first_offset_that_any_of_them_took(
         source_observation=replace(SIGHTING, topics=(a, SIGHTING.topics[1])),
         destination=replace(DESTINATION, foreign_starts={A0: Offset(foreign)}),
     )
-    assert compute_snapshot_loss(lost).partitions[A0].missing == missing
+    assert lost.loss.partitions[A0].missing == missing
 
 
 def test_a_copy_agrees_up_to_the_first_of_two_differences() -> None:
@@ -427,7 +413,7 @@ def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> N
     assert figures[FigureKey.TOPICS_LISTED_S] == 24.0
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: 80_000}
     assert limit_of(figures) == "topic_list"
-    assert format_behind(compute_snapshot_loss(old)).startswith("24.0 s: all topics of the source were listed then")
+    assert format_behind(old.loss).startswith("24.0 s: all topics of the source were listed then")
     never = replace(old, source_observation=replace(SIGHTING, listed_ms=None))
     figures = dict(list_plan_figures(never))
     assert figures[FigureKey.TOPICS_LISTED_S] is None
@@ -439,7 +425,7 @@ def test_topics_are_known_as_of_when_they_were_listed(view: MirrorSnapshot) -> N
 def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_has_not_seen_it(
     view: MirrorSnapshot,
 ) -> None:
-    loss = compute_snapshot_loss(replace(view, unmirrored=(N0,)))
+    loss = replace(view, unmirrored=(N0,)).loss
     assert loss.uncopied.keys() == {N0}
     assert loss.unknown_partitions == (N0,)
 
@@ -455,7 +441,7 @@ def test_a_topic_that_nobody_observed_takes_nothing_away_from_what_is_known_of_o
     assert plan.figures[FigureKey.SOURCE_SEEN_S] == 6.0
     assert plan.figures[FigureKey.LOST_UNKNOWN_PARTITIONS] == 3
     assert plan.figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
-    assert format_behind(compute_snapshot_loss(new)).startswith("unknown of ")
+    assert format_behind(new.loss).startswith("unknown of ")
     [uncopied] = [warning for warning in plan.warnings if warning.code == "partitions_uncopied"]
     assert (uncopied.values["count"], uncopied.values["offsets"], uncopied.values["unknown"]) == (3, None, 3)
     assert (uncopied.values["unknown_topics"], uncopied.values["counted_topics"]) == (("new (2 partitions)",), ())
@@ -475,7 +461,7 @@ def test_the_loss_of_a_mirror_without_any_partition_is_unknown_and_not_0(
     view: MirrorSnapshot, *, is_listed: bool
 ) -> None:
     empty = replace(view, statuses={}, source_observation=replace(SIGHTING, topics=()) if is_listed else None)
-    bound = compute_snapshot_loss(empty)
+    bound = empty.loss
     assert bound.missing_in_all is None
     assert "offset" not in bound.text
     for snapshot in (empty, replace(empty, mode=RunMode.UNPLANNED)):
@@ -498,16 +484,14 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     lost = replace(view, statuses={**view.statuses, B0: NEVER_MADE}, source_observation=seen, destination=absent)
     decision = decide_failover(replace(lost, left_behind=frozenset({A0, A1})))
     assert decision.reasons == (), "the others are worth it"
-    assert compute_snapshot_loss(lost).uncopied[B0].missing == 6
+    assert lost.loss.uncopied[B0].missing == 6
     assert "b" not in decision.scope.topic_names
     warnings = "\n".join(map(str, decision.plan.warnings))
     assert Finding("topic_never_created", "b", destination="west", mirror="m") in decision.plan.warnings
     assert "b-0 (no copy: 6 offsets, its end last seen 4.0 s ago)" in warnings
     assert "without their newer records" not in warnings
     stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)
-    assert compute_snapshot_loss(replace(lost, destination=stranger)).uncopied[B0].missing == 6, (
-        "another topic has its name"
-    )
+    assert replace(lost, destination=stranger).loss.uncopied[B0].missing == 6, "another topic has its name"
     assert (
         decide_failover(replace(lost, statuses=view.statuses, destination=DESTINATION)).plan.hash != decision.plan.hash
     )
@@ -518,5 +502,5 @@ def test_partitions_that_the_destination_would_not_add_leave_the_others_of_their
     old = {p: status(p, "cannot widen") for p in (A0, A1)}
     lost = replace(view, statuses={**view.statuses, **old, **added}, source_observation=WIDENED)
     assert find_lost_topics(lost) == frozenset()
-    assert compute_snapshot_loss(lost).uncopied[A2].missing == 300
+    assert lost.loss.uncopied[A2].missing == 300
     assert "a" in decide_failover(lost).scope.topic_names

@@ -9,7 +9,6 @@ import pytest
 from mirror_core.decide.failover_scope import build_scope
 from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.mirror_snapshot import (
-    MAX_LISTED,
     ClusterTopic,
     CopyingState,
     MinIsrShortfall,
@@ -26,7 +25,7 @@ from mirror_core.decide.plan_figures import (
 )
 from mirror_core.model.acl import Acl
 from mirror_core.model.config_sections import AuthorizerConfig, AuthorizerKind
-from mirror_core.model.figures import FigureKey
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
     DesiredState,
@@ -132,11 +131,11 @@ def test_a_copy_that_is_ahead_hides_no_other_one_s_lag(view: MirrorSnapshot) -> 
 
 
 def test_what_promotion_does_with_rights_is_warned_of_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
-    remarks = tuple(Finding("grant_to_everybody", number) for number in range(MAX_LISTED + 2))
+    remarks = tuple(Finding("grant_to_everybody", number) for number in range(MAX_RECORDED_NAMES + 2))
     few = list_plan_warnings(replace(view, destination=replace(DESTINATION, grant_warnings=remarks[:2])))
     assert list(few) == list(remarks[:2])
     many = list(list_plan_warnings(replace(view, destination=replace(DESTINATION, grant_warnings=remarks))))
-    assert many == [*remarks[:MAX_LISTED], Finding("more_grant_remarks", view.mirror.destination, count=2)]
+    assert many == [*remarks[:MAX_RECORDED_NAMES], Finding("more_grant_remarks", view.mirror.destination, count=2)]
 
 
 def test_remarks_on_rights_come_together_behind_what_decides(view: MirrorSnapshot) -> None:
@@ -149,7 +148,7 @@ def test_remarks_on_rights_come_together_behind_what_decides(view: MirrorSnapsho
 
 
 def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSnapshot) -> None:
-    many = [Partition("a", number) for number in range(MAX_LISTED + 5)]
+    many = [Partition("a", number) for number in range(MAX_RECORDED_NAMES + 5)]
     source = replace(SOURCE, stable_ends=dict.fromkeys(many, Offset(5)))
     destination = replace(DESTINATION, positions=dict.fromkeys(many, Offset(5)))
     listed = list(
@@ -157,7 +156,7 @@ def test_equal_lags_are_listed_by_name_and_only_the_first_of_many(view: MirrorSn
             replace(view, statuses={p: status(p) for p in many}, source=source, destination=destination)
         )
     )
-    assert [name for name, _ in listed] == [str(p) for p in many[:MAX_LISTED]]
+    assert [name for name, _ in listed] == [str(p) for p in many[:MAX_RECORDED_NAMES]]
 
 
 def test_topics_that_could_not_be_written_after_promotion_are_named(view: MirrorSnapshot) -> None:

@@ -8,18 +8,13 @@ import pytest
 
 from mirror_core.decide.forecast_accuracy import build_forecast
 from mirror_core.decide.group_coverage import find_share_sync_age_s
-from mirror_core.decide.mirror_snapshot import (
-    MAX_LISTED,
-    DestinationSnapshot,
-    MirrorSnapshot,
-    UnseenCluster,
-)
+from mirror_core.decide.mirror_snapshot import DestinationSnapshot, MirrorSnapshot, UnseenCluster
 from mirror_core.decide.plan_figures import (
     list_group_figures,
     list_plan_unknowns,
     list_plan_warnings,
 )
-from mirror_core.model.figures import FigureKey, Figures
+from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import (
     GroupSyncTime,
@@ -193,13 +188,13 @@ def test_groups_that_have_members_on_the_destination_are_warned_of(view: MirrorS
 
 
 def test_many_groups_are_shown_in_part(view: MirrorSnapshot) -> None:
-    names = [f"g{number:04}" for number in range(MAX_LISTED + 5)]
+    names = [f"g{number:04}" for number in range(MAX_RECORDED_NAMES + 5)]
     committed = {name: {A0: Offset(1)} for name in reversed(names)}
     for side in (
         replace(view, source=replace(SOURCE, committed=committed)),
         replace(view, source=UnseenCluster("dead"), destination=replace(DESTINATION, committed=committed)),
     ):
-        assert [name for name, _ in list_group_figures(side)] == names[:MAX_LISTED]
+        assert [name for name, _ in list_group_figures(side)] == names[:MAX_RECORDED_NAMES]
 
 
 def test_groups_there_was_no_time_for_are_counted(view: MirrorSnapshot) -> None:

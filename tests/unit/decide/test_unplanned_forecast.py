@@ -16,7 +16,6 @@ from mirror_core.decide.failover_readiness import (
     forecast_unplanned,
     list_forecast_facts,
 )
-from mirror_core.decide.loss_bound import compute_snapshot_loss
 from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot, SourceSnapshot, UnseenCluster
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP
 from mirror_core.model.figures import FigureKey
@@ -98,7 +97,7 @@ def test_a_leader_is_ahead_where_a_record_is_of_the_controllers_future(appended_
 def test_it_costs_what_a_plan_would_count_and_what_the_source_has_taken_since(seen: MirrorSnapshot) -> None:
     found = judged(seen)
     assert [refusal.code for refusal in found.refused] == ["copy_never_complete"]
-    assert found.missing == compute_snapshot_loss(seen).known_missing == 37
+    assert found.missing == seen.loss.known_missing == 37
     assert (found.unknown_partitions, found.observed_s, found.heartbeat_s, found.synced_s) == (0, 6.0, 5.5, 5.0)
     assert found.missing_now == 10 + 40 + 0, "newer than what the data plane has seen"
     assert found.groups == {"g": GroupReadAgain(most=5, now=2), "h": GroupReadAgain(most=6, now=None)}
