@@ -279,8 +279,10 @@ class ObservedSource:
         observed = {p for p, known in known_ends.items() if known.at_ms == self.observed_since_ms and p in ends}
         return sum(max(0, ends[p] - known_ends[p].end) for p in select_application_partitions(observed))
 
-    def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
-        self.recovery_points.forget(find_copied_anew(self.recorded, recorded))
+    def set_recorded(
+        self, recorded: Mapping[Partition, PartitionStatus], copied_anew: frozenset[Partition] = frozenset()
+    ) -> None:
+        self.recovery_points.forget(copied_anew)
         self.recorded = recorded
         self.unrecorded -= recorded.keys()
         agreed_epochs = {p: status.source_epoch for p, status in recorded.items() if status.source_epoch is not None}
@@ -398,8 +400,6 @@ def find_copied_anew(
     before: Mapping[Partition, PartitionStatus], now: Mapping[Partition, PartitionStatus]
 ) -> frozenset[Partition]:
     """By their topic ids on both sides."""
-    if before is now:  # in most observations
-        return frozenset()
     return frozenset(
         p
         for p, old in before.items()

@@ -128,6 +128,7 @@ class SourceMonitor:
         self._has_confirmed.set()
         self._thread = threading.Thread(target=self._run, name="source-monitor", daemon=True)
         self._recorded = dict(recorded)
+        self._copied_anew = frozenset[Partition]()
         self._list_transactions_at = 0.0
         self._list_topics_at = 0.0
         self._unrecorded: SourceObservation | None = None
@@ -144,8 +145,12 @@ class SourceMonitor:
         """Its filters may have changed."""
         self._link = replace(self._link, mirror=mirror)
 
-    def set_recorded(self, recorded: Mapping[Partition, PartitionStatus]) -> None:
-        self._recorded = dict(recorded)
+    def set_recorded(
+        self, recorded: Mapping[Partition, PartitionStatus], copied_anew: frozenset[Partition] = frozenset()
+    ) -> None:
+        with self._lock:
+            self._recorded = dict(recorded)
+            self._copied_anew |= copied_anew
 
     def pop_observation(self) -> SourceObservation | None:
         with self._lock:
@@ -171,7 +176,9 @@ class SourceMonitor:
         self, source: ClusterClient, destination: ClusterClient, confirm: Callable[[], None] | None = None
     ) -> SourceObservation:
         observed_source = self._observed
-        observed_source.set_recorded(self._recorded)
+        with self._lock:
+            recorded, copied_anew, self._copied_anew = self._recorded, self._copied_anew, frozenset()
+        observed_source.set_recorded(recorded, copied_anew)
         if confirm is None:
             self._confirmations.update(source)
         else:
@@ -471,9 +478,10 @@ class SourceWatch:
         name = self._link.mirror.name
         self.monitor.set_mirror(lease.state.mirrors.get(name, self._link.mirror))
         recorded = dict(lease.state.partitions.get(name, {}))
-        self.reported_ends.forget(find_copied_anew(self._recorded, recorded))
+        copied_anew = find_copied_anew(self._recorded, recorded)
+        self.reported_ends.forget(copied_anew)
         self._recorded = recorded
-        self.monitor.set_recorded(recorded)
+        self.monitor.set_recorded(recorded, copied_anew)
 
     def start(self) -> None:
         self.heartbeat_writer.start()

@@ -21,14 +21,16 @@ from mirror_core.dataplane.progress import ReportedEnds
 from mirror_core.dataplane.source_monitor import SourceWatch
 from mirror_core.kafka.client import Leader, TopicMetadata
 from mirror_core.kafka.config import ClusterConfig, Config
-from mirror_core.model.mirror import DesiredState, FailureKind, Mirror
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionStatus
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.run import Plan, RunKind, RunMode, RunState, StepRecord, StepState
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
     ObservedEnd,
+    ObservedTopic,
     ObservedTransaction,
     PartitionTransaction,
+    SourceObservation,
 )
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
@@ -37,6 +39,7 @@ from tests.support.memory_state import run_of
 from tests.support.mirror_views import MIRROR
 from tests.support.source_offsets import offsets
 
+Statuses = Mapping[Partition, PartitionStatus]
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 HEARTBEAT = Partition(f"{HEARTBEAT_TOPIC_PREFIX}m", 0)
 M = MirrorName("m")
@@ -154,18 +157,37 @@ def test_a_copy_that_is_made_anew_while_no_process_runs_is_not_complete_as_befor
     assert dict(restored.to_observation().get_recovery_points()) == {}
 
 
+def watch_of(seen: ObservedSource, reported: ReportedEnds, recorded: Statuses) -> SourceWatch:
+    watch, link = SourceWatch.__new__(SourceWatch), SimpleNamespace(mirror=replace(MIRROR, topics=("a",)))
+    watch.heartbeat_writer = cast("Any", SimpleNamespace(update_runs=lambda _: None))
+    watch.monitor = cast("Any", SimpleNamespace(set_mirror=lambda _: None, set_recorded=seen.set_recorded))
+    watch.reported_ends, watch._link, watch._recorded = reported, cast("Any", link), dict(recorded)
+    return watch
+
+
+def plan_of(recorded: Statuses) -> Any:
+    return SimpleNamespace(state=SimpleNamespace(mirrors={}, partitions={MIRROR.name: recorded}))
+
+
+def test_a_topic_that_the_first_plan_of_a_process_copies_anew_begins_as_never_complete() -> None:
+    topic, old = ObservedTopic(topic="a", ends=(5,), reported=()), {A0: status(A0)}
+    previous = SourceObservation(mirror=M, at_ms=1_000, topics=(topic,))
+    restored, reported = restore_observed(previous, old), ReportedEnds(dict(previous.get_reported_ends()))
+    watch_of(restored, reported, old).apply_plan(plan_of({A0: replace(status(A0), destination_topic_id="u")}))
+    restored.update_ends(2_000, offsets(a0=90), [])
+    restored.recovery_points.update_positions(offsets(a0=6))
+    assert not set(restored.to_observation().with_reported_ends(reported.get_ends()).list_once_complete())
+
+
 @pytest.mark.parametrize("ids", [("t", "u"), ("s", "u")], ids=["made again on the source", "recopied"])
 def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, str]) -> None:
-    mirror, old = replace(MIRROR, topics=("a",)), {A0: status(A0)}
-    link: Any = SimpleNamespace(mirror=mirror)
+    old = {A0: status(A0)}
 
     def view(source_id: str) -> dict[str, TopicMetadata]:
         return {"a": TopicMetadata("a", source_id, False, {0: Leader(1, 0)}, 1, 1)}
 
-    watch, seen, reported = SourceWatch.__new__(SourceWatch), ObservedSource(M, {}), ReportedEnds({A0: 5})
-    watch.heartbeat_writer = cast("Any", SimpleNamespace(update_runs=lambda _: None))
-    watch.monitor = cast("Any", SimpleNamespace(set_mirror=lambda _: None, set_recorded=seen.set_recorded))
-    watch.reported_ends, watch._link, watch._recorded = reported, link, old
+    seen, reported = ObservedSource(M, {}), ReportedEnds({A0: 5})
+    watch = watch_of(seen, reported, old)
     source_id, destination_id = ids
     seen.set_recorded(old)
     seen.update_topics(view("s"), 500)
@@ -173,8 +195,7 @@ def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, st
     seen.recovery_points.update_positions(offsets(a0=5))
     assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
     new = {A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)}
-    state = SimpleNamespace(mirrors={}, partitions={mirror.name: new})
-    watch.apply_plan(cast("Any", SimpleNamespace(state=state)))
+    watch.apply_plan(plan_of(new))
     seen.update_topics(view(source_id), 1_500)
     for end in (4, 90):
         seen.update_ends(2_000, offsets(a0=end), [])
@@ -194,7 +215,8 @@ def test_what_was_complete_before_a_recopy_is_not_reached_by_it(memory: Observed
     memory.update_ends(1_000, offsets(a0=5), [])
     memory.recovery_points.update_positions(offsets(a0=5))
     source_id, destination_id = ids
-    memory.set_recorded({A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)})
+    new = {A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)}
+    memory.set_recorded(new, frozenset({A0}))
     memory.update_topics({"a": TopicMetadata("a", source_id, False, {0: Leader(1, 0)}, 1, 1)}, 1_500)
     memory.update_ends(2_000, offsets(a0=90), [])
     memory.recovery_points.update_positions(offsets(a0=6))
