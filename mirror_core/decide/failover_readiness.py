@@ -58,8 +58,7 @@ class GroupReadAgain:
 
     most: int | None
     """From its offset on the destination to the position: what a plan says. None, too, of a group with members there,
-    whose own offsets count, and of one that has no offset there for a partition that it reads on the source, or read
-    there at the last look."""
+    or without an offset there for a partition that it reads, or read, on the source."""
     now: int | None
     """Compared with what it had committed on the source at this snapshot."""
 
@@ -75,8 +74,8 @@ class UnplannedForecast:
     figures: Mapping[FigureKey, Figure] = field(default_factory=dict)
     """Among them the loss bound and the ages that it is based on."""
     missing: int | None = None
-    """Offsets known to be missing, by the data plane's last observation of the source: what a plan has once the source
-    is dead. The source may have acknowledged more since then. None: unknown of every partition."""
+    """Offsets known to be missing, by the data plane's last observation of the source, which may have acknowledged more
+    since. None: unknown of every partition."""
     unknown_partitions: int | None = None
     """Partitions of which it is unknown; `missing` leaves them out."""
     observed_s: float | None = None
@@ -86,8 +85,8 @@ class UnplannedForecast:
     heartbeat_s: float | None = None
     """Age of the newest heartbeat on the destination, of the source's broker where it is oldest."""
     missing_now: int | None = None
-    """Offsets below the source's readable ends at this look, and not on the destination just before: without
-    FAILED partitions. None, too, when the source did not tell all of its ends."""
+    """Offsets below the source's readable ends, and not on the destination just before; without FAILED partitions.
+    None, too, when the source did not tell all of its ends."""
     groups: Mapping[str, GroupReadAgain] | None = None
     """By consumer group with offsets on either side. None: not all of the destination's groups were told of."""
     groups_of_source: bool = True

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from mirror_core.decide import failover_scope
 from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT
 from mirror_core.decide.clock_skew import compute_age_s
+from mirror_core.decide.deletion_hold import find_early_deletions
 from mirror_core.decide.drills import to_drill_name
 from mirror_core.decide.fence_state import (
     count_offsets,
@@ -35,9 +36,9 @@ from mirror_core.decide.mirror_snapshot import (
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.forecast import ForecastOutcome, PartitionLoss, PlanForecast
+from mirror_core.model.forecast import PartitionLoss, PlanForecast
 from mirror_core.model.mirror import Mirror, PartitionStatus
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Offset, Partition, select_application_partitions
+from mirror_core.model.names import Offset, Partition, select_application_partitions
 from mirror_core.model.parity_verdict import ParityVerdict
 from mirror_core.model.pending_fence import LateRanges, LateSplit, PendingFence
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, list_newest_first
@@ -50,6 +51,7 @@ too."""
 _USUAL_LAG_OFFSETS: Final = 1_000
 _UNSEEN_TEXT: Final = "the old source was not seen until the run ended"
 
+NO_LOSSES: Final[Mapping[Partition, PartitionLoss]] = MappingProxyType({})
 GroupPositions = Mapping[str, Mapping[Partition, Offset]]
 """By group, next offsets to read."""
 
@@ -214,42 +216,57 @@ def _forecast_read_again(
 # -- afterwards -------------------------------------------------------------------------------------------------------
 
 
+class LossCount(NamedTuple):
+    """As in `ForecastOutcome`."""
+
+    offsets: int | None
+    basis: str
+    least: int | None = None
+
+    def add_uncounted(self, what: str) -> LossCount:
+        known = self.basis if self.offsets is None else f"at least {self.offsets:,}, {self.basis}"
+        return LossCount(None, f"{known}; {what}", self.least if self.offsets is None else self.offsets)
+
+    def add_least(self, losses: Collection[PartitionLoss]) -> LossCount:
+        return self._replace(least=(self.least or 0) + (sum_missing(losses) or 0))
+
+
 def count_lost_planned(
     gate: StepEvidence, failed: Collection[Partition], left_behind: Collection[Partition] = ()
-) -> tuple[int | None, str]:
+) -> LossCount:
     if gate.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT and not failed and not left_behind:
-        return 0, "neither side held a record behind the fence, and their logs begin and end at the same offsets"
+        basis = "neither side held a record behind the fence, and their logs begin and end at the same offsets"
+        return LossCount(0, basis)
     if gate.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED:
-        return None, "nothing was compared"
+        return LossCount(None, "nothing was compared")
     unknowns = [f"of what had FAILED: {join_limited(sorted(failed))}"] if failed else []
     unknowns += (
         [f"of what was left behind without a leader: {join_limited(sorted(left_behind))}"] if left_behind else []
     )
     if unknowns:
-        return None, f"not known {', '.join(unknowns)}; of the others nothing, compared equal"
-    return 0, "all was compared equal, up to the source's ends behind the fence"
+        return LossCount(None, f"not known {', '.join(unknowns)}; of the others nothing, compared equal", 0)
+    return LossCount(0, "all was compared equal, up to the source's ends behind the fence")
 
 
-def add_left_behind(lost: int | None, reason: str, left_behind: Collection[Partition]) -> tuple[int | None, str]:
+def add_left_behind(lost: LossCount, left_behind: Collection[Partition]) -> LossCount:
     if not left_behind:
-        return lost, reason
-    known_text = reason if lost is None else f"at least {lost}, {reason}"
-    return (
-        None,
-        f"{known_text}; not known of what was left behind without a leader: {join_limited(sorted(left_behind))}",
+        return lost
+    return lost.add_uncounted(
+        f"not known of what was left behind without a leader: {join_limited(sorted(left_behind))}"
     )
 
 
-def add_uncopied(lost: int | None, reason: str, uncopied: Collection[Partition]) -> tuple[int | None, str]:
-    application_partitions = [p for p in sorted(uncopied) if not p.topic.startswith(HEARTBEAT_TOPIC_PREFIX)]
-    if not application_partitions:
-        return lost, reason
-    known_text = reason if lost is None else f"at least {lost:,}, {reason}"
-    return None, f"{known_text}; not counted of partitions that had no copy: {join_limited(application_partitions)}"
+def add_uncopied(lost: LossCount, losses: Mapping[Partition, PartitionLoss]) -> LossCount:
+    uncopied = {p: loss for p, loss in losses.items() if loss.uncopied_reason}
+    if not uncopied:
+        return lost
+    counted = lost.add_uncounted(f"not fully counted of partitions that had no copy: {join_limited(sorted(uncopied))}")
+    return counted if counted.least is None else counted.add_least(uncopied.values())
 
 
-def format_unseen_source(source: str, reason: str) -> str:
-    return f"nothing of what {source} had at the fence; whether it has taken anything since is not known: {reason}"
+def make_unseen_count(source: str, reason: str) -> LossCount:
+    known = f"nothing of what {source} had at the fence"
+    return LossCount(None, f"{known}; whether it has taken anything since is not known: {reason}", 0)
 
 
 def find_not_copied(
@@ -263,11 +280,21 @@ def find_not_copied(
     return find_late_ranges(pending_fence, application_statuses), tuple(sorted(unknown_partitions))
 
 
+def compute_last_losses(
+    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+) -> Mapping[Partition, PartitionLoss]:
+    """A stopped mirror's, by the source when last observed."""
+    current = apply_current_filters(mirror, statuses, observation)
+    lmos = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
+    cuts = {p: status.deleted_until for p, status in statuses.items() if status.deleted_until is not None}
+    deletions = find_early_deletions(statuses.values(), cuts)
+    return compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses
+
+
 def list_without_copy(
     mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
 ) -> tuple[str, ...]:
-    current = apply_current_filters(mirror, statuses, observation)
-    losses = compute_loss(statuses, current, {}, (), now_ms=0).application_losses
+    losses = compute_last_losses(mirror, statuses, observation)
     lacking = {p: loss for p, loss in losses.items() if loss.has_no_copy and loss.missing != 0}
     if not lacking:
         return ()
@@ -283,32 +310,32 @@ def list_without_copy(
     return (str(finding),)
 
 
-def count_least_lost(
-    pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus], uncopied: Collection[Partition]
-) -> int | None:
-    if pending_fence is None or pending_fence.applied_at_ms is None or not pending_fence.log_ends.topics:
-        return None
-    ranges, _ = find_not_copied(pending_fence, {p: s for p, s in statuses.items() if p not in uncopied})
-    return count_offsets(ranges) - count_offsets(pending_fence.split_late_ranges(ranges).since)
-
-
 def count_lost_unplanned(
-    pending_fence: PendingFence | None, statuses: Mapping[Partition, PartitionStatus]
-) -> tuple[int | None, str]:
+    pending_fence: PendingFence | None,
+    statuses: Mapping[Partition, PartitionStatus],
+    losses: Mapping[Partition, PartitionLoss] = NO_LOSSES,
+) -> LossCount:
+    """`losses`: as last observed, where no end behind the fence counts."""
+    copied = {p: s for p, s in statuses.items() if p not in losses or losses[p].uncopied_reason is None}
+    return add_uncopied(_count_behind_fence(pending_fence, copied, losses), losses)
+
+
+def _count_behind_fence(
+    pending_fence: PendingFence | None,
+    statuses: Mapping[Partition, PartitionStatus],
+    losses: Mapping[Partition, PartitionLoss],
+) -> LossCount:
     if pending_fence is None or not pending_fence.log_ends.topics:
-        return None, _UNSEEN_TEXT
+        return LossCount(None, _UNSEEN_TEXT)
     late_ranges, unknown_partitions = find_not_copied(pending_fence, statuses)
-    if pending_fence.applied_at_ms is None or unknown_partitions:
-        return (
-            None,
-            f"the old source's log end is not known of {join_limited(unknown_partitions)}"
-            if unknown_partitions
-            else "it is not fenced",
-        )
+    if pending_fence.applied_at_ms is None:
+        return LossCount(None, "it is not fenced")
     split = pending_fence.split_late_ranges(late_ranges)
-    return count_offsets(late_ranges) - count_offsets(split.since), format_loss_basis(
-        "by the old source's ends behind its fence", split
-    )
+    count = count_offsets(late_ranges) - count_offsets(split.since)
+    if unknown_partitions:
+        basis = f"the old source's log end is not known of {join_limited(unknown_partitions)}"
+        return LossCount(None, basis, count).add_least([losses[p] for p in unknown_partitions if p in losses])
+    return LossCount(count, format_loss_basis("by the old source's ends behind its fence", split))
 
 
 def format_loss_basis(reason: str, split: LateSplit) -> str:
@@ -321,10 +348,8 @@ def format_loss_basis(reason: str, split: LateSplit) -> str:
 def count_read_again(
     start_offsets: GroupPositions, source_positions: GroupPositions | None, ends: Mapping[Partition, Offset | None]
 ) -> dict[str, int | None]:
-    """Records read again, by group.
-
-    `start_offsets`: on the destination; `source_positions`: None if unknown; `ends`: next offset after the last
-    mirrored one. What was lost cannot be read again.
+    """By group. `start_offsets`: on the destination; `ends`: next after the last mirrored offset. What was lost cannot
+    be read again.
     """
     return {
         group: _count_group_read_again(
@@ -351,10 +376,6 @@ def _count_group_read_again(
             return None
         total += max(0, min(offset, end) - group_starts[partition])
     return total
-
-
-def is_complete(counted: ForecastOutcome) -> bool:
-    return counted.lost_offsets is not None and None not in counted.reread_offsets.values()
 
 
 def list_forecast_rows(run: Run, steps: Iterable[StepRecord]) -> tuple[ForecastComparison, ...]:

@@ -242,10 +242,8 @@ def decide_loss(run: Run) -> RunLoss:
     if outcome is not None and outcome.lost_offsets is not None:
         return RunLoss(offsets=outcome.lost_offsets, taken_since=outcome.taken_since_offsets)
     if outcome is not None and outcome.least_lost_offsets is not None:
-        uncopied = _to_count(run.plan.figures.get(FigureKey.UNCOPIED_OFFSETS))
-        foretold = forecast.lost_offsets if isinstance(forecast, PlanForecast) else None
         return RunLoss(
-            offsets=max(outcome.least_lost_offsets + uncopied, foretold or 0),
+            offsets=outcome.least_lost_offsets,
             is_minimum=True,
             uncounted=find_uncounted_loss(run.plan),
             taken_since=outcome.taken_since_offsets,

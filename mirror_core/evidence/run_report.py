@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from mirror_core.decide import certificate_coverage
-from mirror_core.decide.audit_log_check import BOTH_EMPTY_VERDICT, format_compared
+from mirror_core.decide.audit_log_check import format_compared
 from mirror_core.decide.forecast_accuracy import format_counted, format_error, format_forecast, list_forecast_rows
 from mirror_core.decide.run_result import (
     decide_loss,
@@ -187,49 +187,39 @@ def answer_questions(
         )
         yield ReportQuestion.SAVED, f"{records_text}{replay_text}"
         return
+    yield from _describe_loss(run, steps, source)
     if run.plan.mode is RunMode.UNPLANNED:
-        yield from _describe_unplanned_loss(run, source)
         yield from _describe_cut(steps)
         yield ReportQuestion.COMPARED_BEFORE, _describe_earlier_comparison(steps)
         evidence = proof or certificate_coverage.read_coverage_evidence(steps)
         yield ReportQuestion.CERTIFICATES, certificate_coverage.format_coverage(evidence)
         if command := evidence.get(FigureKey.TO_PROVE_MORE):
             yield ReportQuestion.TO_PROVE_MORE, str(command)
-        return
-    gate = next((s for s in steps if s.step == "parity" and s.state is StepState.DONE), None)
-    evidence = gate.evidence if gate else {}
-    if evidence.get(FigureKey.PARITY_VERDICT) == BOTH_EMPTY_VERDICT and not list_values(
-        evidence, FigureKey.NOT_COMPARED
-    ):
-        yield ReportQuestion.LOST, "nothing"
-        yield ReportQuestion.BASIS, "neither side held a record, and their logs began and ended at the same offsets"
-        return
-    if evidence.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED or not evidence.get("records_in_all"):
-        yield ReportQuestion.LOST, UNKNOWN_TEXT
-        yield ReportQuestion.BASIS, "we don't: nothing was compared"
-        return
-    has_uncompared = bool(list_values(evidence, FigureKey.NOT_COMPARED))
-    yield ReportQuestion.LOST, f"{UNKNOWN_TEXT}; nothing of what was compared" if has_uncompared else "nothing"
-    yield ReportQuestion.BASIS, _describe_gate(evidence)
 
 
-def _describe_unplanned_loss(run: Run, source: str) -> Iterator[tuple[str, str]]:
-    outcome = run.forecast_outcome
-    if outcome is None or (outcome.lost_offsets is None and outcome.least_lost_offsets is None):
-        yield ReportQuestion.LOST, _format_forecast_loss(run.plan.figures)
-        yield ReportQuestion.BASIS, "by what was last seen of the source before the approval"
-        return
-    lost = outcome.lost_offsets
-    yield (
-        ReportQuestion.LOST,
-        format_count(lost, "offset") if lost else format_run_loss(decide_loss(run), ClusterName(source)),
+def _describe_loss(run: Run, steps: Sequence[StepRecord], source: str) -> Iterator[tuple[str, str]]:
+    outcome, loss, is_planned = run.forecast_outcome, decide_loss(run), run.plan.mode is RunMode.PLANNED
+    counted = outcome and (outcome.least_lost_offsets if outcome.lost_offsets is None else outcome.lost_offsets)
+    if counted is None:
+        yield ReportQuestion.LOST, UNKNOWN_TEXT if is_planned else _format_forecast_loss(run.plan.figures)
+    elif counted and not loss.is_minimum:
+        yield ReportQuestion.LOST, format_count(counted, "offset")
+    else:
+        yield ReportQuestion.LOST, format_run_loss(loss, ClusterName(source))
+    if loss.taken_since:
+        yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=loss.taken_since))
+    basis = "" if outcome is None or (counted is None and not is_planned) else outcome.lost_basis
+    gate = _describe_gate(steps) if is_planned else ""
+    unknown = (
+        "we don't: nothing was compared" if is_planned else "by what was last seen of the source before the approval"
     )
-    if outcome.taken_since_offsets:
-        yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=outcome.taken_since_offsets))
-    yield ReportQuestion.BASIS, outcome.lost_basis
+    yield ReportQuestion.BASIS, "; ".join(filter(None, (basis, gate))) or unknown
 
 
-def _describe_gate(evidence: StepEvidence) -> str:
+def _describe_gate(steps: Sequence[StepRecord]) -> str:
+    evidence = next((s.evidence for s in steps if s.step == "parity" and s.state is StepState.DONE), {})
+    if evidence.get(FigureKey.PARITY_VERDICT) != ParityVerdict.PASSED or not evidence.get("records_in_all"):
+        return ""
     basis = (
         f"{evidence.get('records_in_all')} records of {evidence.get('partitions')} partitions compared equal, the last "
         f"{evidence.get('records_since_proof')} of them behind the fence"

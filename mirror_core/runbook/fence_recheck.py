@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.fence_state import count_offsets, format_late_ranges
-from mirror_core.decide.forecast_accuracy import find_not_copied, list_without_copy
+from mirror_core.decide.forecast_accuracy import LossCount, find_not_copied, list_without_copy
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions, format_ways_on
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, describe_acls_on_each_broker
@@ -257,17 +257,16 @@ def _are_denials_missing(context: StepContext, topic_names: Collection[str]) -> 
         return bool(list_unfenced_brokers(source, build_denials(topic_names)))
 
 
-def count_lost_while_lifted(context: StepContext, is_fenced: bool) -> tuple[int | None, str] | None:
-    """(offsets accepted while the fence was lifted, how known). None: it never was."""
+def count_lost_while_lifted(context: StepContext, is_fenced: bool) -> LossCount | None:
     pending_fence, name, accepted = (
         context.writer.state.pending_fences.get(context.link.mirror.name),
         context.link.source.name,
         count_offsets(find_late_ranges(context)),
     )
     if accepted:
-        return accepted, f"by what {name} took while its fence was lifted"
+        return LossCount(accepted, f"by what {name} took while its fence was lifted")
     if is_fenced and pending_fence is not None and pending_fence.applied_at_ms is None:
-        return None, f"the fence on {name} was lifted, and it was not seen since"
+        return LossCount(None, f"the fence on {name} was lifted, and it was not seen since")
     return None
 
 

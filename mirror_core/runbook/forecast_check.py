@@ -9,8 +9,6 @@ from itertools import islice
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.group_coverage import find_not_brought_over
-from mirror_core.decide.loss_bound import find_uncopied
-from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.consumer_groups import fetch_group_offsets, list_groups
@@ -31,13 +29,11 @@ from mirror_core.state.writer import StateWriter
 def count_outcome(
     link: MirrorLink,
     journal: Journal,
-    lost: tuple[int | None, str],
+    lost: forecast_accuracy.LossCount,
     *,
     ask_source: bool,
     taken_since: int = 0,
-    least_lost: int | None = None,
 ) -> ForecastOutcome:
-    """`lost`: offsets, and how they are known."""
     state, name = journal.log.state, link.mirror.name
     ends = {p: status.lmo for p, status in state.partitions.get(name, {}).items()}
     recorded = state.uncommitted_groups.get(name)
@@ -47,9 +43,9 @@ def count_outcome(
     if group_offsets and ask_source:
         reached, counted_by = _fetch_reached_offsets(link, group_offsets)
     return ForecastOutcome(
-        lost_offsets=lost[0],
-        lost_basis=lost[1],
-        least_lost_offsets=least_lost if lost[0] is None else None,
+        lost_offsets=lost.offsets,
+        lost_basis=lost.basis,
+        least_lost_offsets=lost.least,
         reread_offsets={
             **dict.fromkeys(islice(left_groups, forecast_accuracy.MAX_FORECAST_GROUPS)),
             **forecast_accuracy.count_read_again(group_offsets, reached, ends),
@@ -66,42 +62,32 @@ def count_outcome_later(
     checked_partitions: Collection[Partition],
     beginnings: Mapping[Partition, tuple[Offset, Offset]],
 ) -> StepEvidence:
-    """At failback, counts what an unplanned failover could not. Idempotent."""
+    """At failback, counts what the failover could not, or what has grown since. Idempotent."""
     name, state = link.mirror.name, writer.state
     run = next(
         (run for run in forecast_accuracy.list_past_failovers(state.runs.values(), name) if run.plan.mirror == name),
         None,
     )
-    if (
-        run is None
-        or run.forecast_outcome is None
-        or (run.plan.mode is not RunMode.UNPLANNED and run.forecast_outcome.lost_offsets is not None)
-    ):
+    if run is None or run.forecast_outcome is None:
         return {}
-    previous = outcome = run.forecast_outcome
-    if not forecast_accuracy.is_complete(previous):
-        statuses = state.partitions.get(name, {})
-        application_partitions = select_application_partitions(statuses.keys() | tails.keys())
-        late_ranges = {p: tail for p, tail in tails.items() if p in application_partitions}
-        pending_fence = state.pending_fences.get(name)
-        unparted = LateSplit(before={}, since={}, unknown=late_ranges)
-        split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
-        count = count_offsets(late_ranges) - count_offsets(split.since) + count_offsets(beginnings)
-        observation = apply_current_filters(state.mirrors[name], statuses, state.source_observations.get(name))
-        unchecked = find_uncopied(statuses, observation).keys() - set(checked_partitions)
-        known_by = forecast_accuracy.format_loss_basis("by what only the old source had", split)
-        lost = forecast_accuracy.add_uncopied(count, known_by, unchecked)
-        journal, taken_since = Journal(writer, run.id, ()), count_offsets(split.since)
-        outcome = count_outcome(link, journal, lost, ask_source=True, taken_since=taken_since, least_lost=count)
-        if previous.lost_offsets is not None:
-            outcome = replace(
-                outcome,
-                lost_offsets=previous.lost_offsets,
-                lost_basis=previous.lost_basis,
-                taken_since_offsets=previous.taken_since_offsets,
-            )
-        if not outcome.reread_offsets:
-            outcome = replace(outcome, reread_offsets=previous.reread_offsets, reread_basis=previous.reread_basis)
+    statuses = state.partitions.get(name, {})
+    application_partitions = select_application_partitions(statuses.keys() | tails.keys())
+    late_ranges = {p: tail for p, tail in tails.items() if p in application_partitions}
+    pending_fence = state.pending_fences.get(name)
+    unparted = LateSplit(before={}, since={}, unknown=late_ranges)
+    split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
+    taken_since = count_offsets(split.since)
+    count = count_offsets(late_ranges) - taken_since + count_offsets(beginnings)
+    losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.source_observations.get(name))
+    lost = forecast_accuracy.add_uncopied(
+        forecast_accuracy.LossCount(
+            count, forecast_accuracy.format_loss_basis("by what only the old source had", split)
+        ),
+        {p: loss for p, loss in losses.items() if p not in checked_partitions},
+    )
+    counted = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True, taken_since=taken_since)
+    outcome = _merge_outcomes(run.forecast_outcome, counted)
+    if outcome != run.forecast_outcome:
         writer.put(
             replace(run, forecast_outcome=outcome),
             *(Tombstone(c) for c in state.checkpoints.values() if c.run == run.id and c.kind != RunNote.__name__),
@@ -109,15 +95,48 @@ def count_outcome_later(
     return {"counted_of": run.id, **format_outcome(outcome)}
 
 
+def _merge_outcomes(previous: ForecastOutcome, counted: ForecastOutcome) -> ForecastOutcome:
+    """Numbers stay, unless the old source has more."""
+    newly_known = {
+        group: offsets
+        for group, offsets in counted.reread_offsets.items()
+        if offsets is not None and previous.reread_offsets.get(group) is None
+    }
+    is_reread_known = not newly_known and bool(previous.reread_offsets)
+    merged = replace(
+        counted,
+        reread_offsets={**counted.reread_offsets, **previous.reread_offsets, **newly_known},
+        reread_basis=previous.reread_basis if is_reread_known else counted.reread_basis,
+    )
+    if previous.lost_offsets is None or _count_found(counted) > _count_found(previous):
+        return merged
+    return replace(
+        merged,
+        lost_offsets=previous.lost_offsets,
+        least_lost_offsets=None,
+        lost_basis=previous.lost_basis,
+        taken_since_offsets=previous.taken_since_offsets,
+    )
+
+
+def _count_found(outcome: ForecastOutcome) -> int:
+    return (outcome.lost_offsets or outcome.least_lost_offsets or 0) + outcome.taken_since_offsets
+
+
 def format_outcome(outcome: ForecastOutcome) -> StepEvidence:
     read_again = [f"{group} {'unknown' if n is None else n}" for group, n in outcome.reread_offsets.items()]
     return {
-        "offsets_lost": "unknown" if outcome.lost_offsets is None else outcome.lost_offsets,
+        "offsets_lost": _format_lost(outcome),
         "known_by": outcome.lost_basis,
         **({"offsets_taken_since": outcome.taken_since_offsets} if outcome.taken_since_offsets else {}),
         "offsets_read_again": join_limited(read_again) or "unknown",
         "counted_by": outcome.reread_basis,
     }
+
+
+def _format_lost(outcome: ForecastOutcome) -> int | str:
+    least = f"at least {outcome.least_lost_offsets:,}" if outcome.least_lost_offsets else "unknown"
+    return least if outcome.lost_offsets is None else outcome.lost_offsets
 
 
 def list_retained_checkpoints(run: Run) -> frozenset[str]:

@@ -8,9 +8,10 @@ from typing import Final
 from mirror_core.decide.clock_skew import compute_age_s
 from mirror_core.decide.failover_scope import find_scope_changes
 from mirror_core.decide.forecast_accuracy import (
+    LossCount,
     add_left_behind,
     count_lost_planned,
-    format_unseen_source,
+    make_unseen_count,
 )
 from mirror_core.decide.mirror_snapshot import join_limited, select_healthy
 from mirror_core.kafka.client import ClusterClient
@@ -410,29 +411,35 @@ class PlannedSteps(PromotionSteps):
         is_fenced = read_output(self.journal, "fence", FenceResult).is_fenced
         return reapply_fence(self, self.scope.topic_names, self.scope.drained) if is_fenced else {}
 
-    def count_lost(self) -> tuple[int | None, str]:
-        fence_result = read_output(self.journal, "fence", FenceResult)
+    def count_lost(self) -> LossCount:
+        """Nothing only if promotion saw all of the source; later looks can only add."""
+        fence_result, source = read_output(self.journal, "fence", FenceResult), self.link.source.name
         counted = select_application_partitions(self.scope.promoted)
         left_partitions = counted & set(self.scope.left_behind)
         if lost_while_unfenced := count_lost_while_lifted(self, fence_result.is_fenced):
-            return add_left_behind(*lost_while_unfenced, left_partitions)
+            return add_left_behind(lost_while_unfenced, left_partitions)
         gate = self.journal.record("parity")
         failed = counted - set(self.scope.drained) - left_partitions
-        lost, known_by = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
-        if lost == 0 and fence_result.command:  # only log ends show what a command did
-            probe = probe_source(self.link, (), self.positions)
-            if not probe.is_complete or probe.log_ends.keys() < self.positions.keys():
-                return None, format_unseen_source(self.link.source.name, probe.text)
-            accepted = sum(max(0, end - self.positions[p]) for p, end in probe.log_ends.items())
-            return (
-                accepted,
-                known_by if not accepted else f"by what {self.link.source.name} took behind its fence_command",
+        lost = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
+        if lost.offsets is None:
+            return lost
+        check = self.load_check()
+        if check is None or not check.source_confirmed:
+            lost = make_unseen_count(source, "what promotion saw is unknown" if check is None else check.source_state)
+        return lost if fence_result.authorizer else self._add_accepted(lost, is_fenced=fence_result.command)
+
+    def _add_accepted(self, lost: LossCount, *, is_fenced: bool) -> LossCount:
+        """Only log ends show what a command, or no fence, let pass."""
+        positions, source = self.positions, self.link.source.name
+        probe = probe_source(self.link, (), positions)
+        is_complete = probe.is_complete and probe.log_ends.keys() >= positions.keys()
+        applications = select_application_partitions(probe.log_ends)
+        if accepted := sum(max(0, probe.log_ends[p] - positions[p]) for p in applications):
+            counted = LossCount(
+                accepted, f"by what {source} took {'behind its fence_command' if is_fenced else 'since it was drained'}"
             )
-        if lost == 0 and fence_result.authorizer:
-            probe = probe_source(self.link, build_denials(self.scope.topic_names), ())
-            if not probe.fenced_broker_count:
-                return None, format_unseen_source(self.link.source.name, probe.text)
-        return lost, known_by
+            return counted if is_complete else counted.add_uncounted(f"{source} was {probe.text}")
+        return lost if is_fenced or is_complete or lost.offsets is None else make_unseen_count(source, probe.text)
 
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or the source was written behind the fence.

@@ -11,6 +11,7 @@ from typing import Final
 
 from mirror_core.decide.failover_plan import list_bound_facts, list_changed_facts, list_new_reasons
 from mirror_core.decide.failover_scope import FailoverScope
+from mirror_core.decide.forecast_accuracy import LossCount
 from mirror_core.decide.group_coverage import find_not_brought_over, format_all_deleted, format_all_refused
 from mirror_core.decide.mirror_snapshot import SourceSnapshot, UnseenCluster, join_limited
 from mirror_core.decide.steps import find_no_return_step
@@ -72,22 +73,18 @@ class PromotionSteps(StepContext):
         return {}
 
     @abstractmethod
-    def count_lost(self) -> tuple[int | None, str]:
-        """(offsets acknowledged by the source and missing here, how known)"""
+    def count_lost(self) -> LossCount: ...
 
     def count_taken_since(self) -> int:
         """Offsets that the source took after it was given up, as far as known."""
         return 0
-
-    def count_least_lost(self) -> int | None:
-        return None
 
     def certify(self) -> StepEvidence:
         return {}
 
     @abstractmethod
     def check_before_promotion(self) -> PromotionProbe:
-        """Refused if the source contradicts, while an abort is possible."""
+        """Refused if the source contradicts."""
 
     @abstractmethod
     def ensure_fenced(self) -> StepEvidence:
@@ -112,8 +109,12 @@ class PromotionSteps(StepContext):
 
     def _probe_before_promotion(self) -> PromotionProbe:
         probe = self.check_before_promotion()
-        self.journal.save_checkpoint("promote", PromotionCheck(source_state=probe.text))
+        self._save_check(probe)
         return probe
+
+    def _save_check(self, probe: PromotionProbe, *, rights_given: bool = False) -> None:
+        check = PromotionCheck(source_state=probe.text, source_confirmed=probe.is_complete, rights_given=rights_given)
+        self.journal.save_checkpoint("promote", check)
 
     def _promote_first_time(self, probe: PromotionProbe) -> StepEvidence:
         """A probe older than `TIMEOUTS.promotion_probe_max_age_s` proves nothing any more: it is repeated."""
@@ -125,10 +126,10 @@ class PromotionSteps(StepContext):
                 if probe.began.age_s > TIMEOUTS.promotion_probe_max_age_s:
                     probe = self._probe_before_promotion()
                     fence_evidence = {**fence_evidence, **self._fence_answering_source(probe)}
-                self.journal.save_checkpoint("promote", PromotionCheck(source_state=probe.text, rights_given=True))
+                self._save_check(probe, rights_given=True)
                 if probe.began.age_s <= TIMEOUTS.promotion_probe_max_age_s:
                     return
-                self.journal.save_checkpoint("promote", PromotionCheck(source_state=probe.text))
+                self._save_check(probe)
             raise MirrorError(
                 f"run {self.journal.run_id}: {MAX_PROBES} looks at {self.link.source.name} were older than"
                 f" {TIMEOUTS.promotion_probe_max_age_s:.0f} s before the first right could be given: resume the run on"
@@ -236,14 +237,14 @@ class PromotionSteps(StepContext):
 
     def promote(self) -> StepEvidence:
         """When it is repeated, some applications may write already."""
-        return {**self._grant_rights(lambda: None), **self._format_earlier_probe()}
+        evidence, check = self._grant_rights(lambda: None), self.load_check()
+        return evidence if check is None else {**evidence, PROBE_EVIDENCE_KEY: check.source_state}
 
-    def _format_earlier_probe(self) -> StepEvidence:
+    def load_check(self) -> PromotionCheck | None:
         try:
-            check = self.journal.load_checkpoint("promote", PromotionCheck)
+            return self.journal.load_checkpoint("promote", PromotionCheck)
         except Indeterminate:
-            return {}
-        return {} if check is None else {PROBE_EVIDENCE_KEY: check.source_state}
+            return None
 
     def _grant_rights(self, before_grant: Callable[[], None]) -> StepEvidence:
         is_unplanned = self.journal.run.plan.mode is RunMode.UNPLANNED
@@ -274,7 +275,6 @@ class PromotionSteps(StepContext):
         return {**evidence, **check_health(self.link, self.journal)}
 
     def report(self) -> StepEvidence:
-        lost_offsets = self.count_lost()
         pending_fence = self.writer.state.pending_fences.get(self.link.mirror.name)
         ask_source = self.journal.run.plan.mode is RunMode.PLANNED or (
             pending_fence is not None and pending_fence.applied_at_ms is not None
@@ -282,10 +282,9 @@ class PromotionSteps(StepContext):
         outcome = forecast_check.count_outcome(
             self.link,
             self.journal,
-            lost_offsets,
+            self.count_lost(),
             ask_source=ask_source,
             taken_since=self.count_taken_since(),
-            least_lost=self.count_least_lost(),
         )
         self.writer.put(replace(self.journal.run, forecast_outcome=outcome))
         steps = [r for r in (self.journal.record(name) for name in self.journal.steps) if r and r.step != "report"]

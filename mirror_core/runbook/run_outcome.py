@@ -10,14 +10,11 @@ from mirror_core.decide.approval_rules import explain_expired_run
 from mirror_core.decide.failover_scope import FailoverScope, find_failed_since_plan
 from mirror_core.decide.fence_state import FenceState, count_offsets, find_fence_state
 from mirror_core.decide.forecast_accuracy import (
-    add_uncopied,
-    count_least_lost,
+    compute_last_losses,
     count_lost_unplanned,
     find_not_copied,
     list_without_copy,
 )
-from mirror_core.decide.loss_bound import find_uncopied
-from mirror_core.decide.mirror_change import apply_current_filters
 from mirror_core.decide.process_liveness import ConductorState, WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
 from mirror_core.decide.run_status import (
@@ -285,17 +282,14 @@ def count_lost_behind_fence(state: State, run: Run) -> Run:
     ):
         return run
     statuses = state.partitions.get(name, {})
-    observation = apply_current_filters(mirror, statuses, state.source_observations.get(name))
-    uncopied = find_uncopied(statuses, observation)
-    lost, known_by = add_uncopied(*count_lost_unplanned(pending_fence, statuses), uncopied)
-    least = count_least_lost(pending_fence, statuses, uncopied)
-    if lost is None and least is None:
+    losses = compute_last_losses(mirror, statuses, state.source_observations.get(name))
+    lost = count_lost_unplanned(pending_fence, statuses, losses)
+    if lost.offsets is None and lost.least is None:
         return run
     late_ranges, _ = find_not_copied(pending_fence, statuses)
     taken_since = count_offsets(pending_fence.split_late_ranges(late_ranges).since)
-    counted = replace(outcome, lost_offsets=lost, lost_basis=known_by, taken_since_offsets=taken_since)
-    counted = replace(counted, least_lost_offsets=least if lost is None else None)
-    return replace(run, forecast_outcome=counted)
+    counted = replace(outcome, lost_offsets=lost.offsets, lost_basis=lost.basis, taken_since_offsets=taken_since)
+    return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least))
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:

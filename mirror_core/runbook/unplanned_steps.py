@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +12,12 @@ from mirror_core.decide.clock_skew import compute_observer_ahead_ms, compute_wri
 from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
 from mirror_core.decide.deletion_hold import EarlyDeletion, find_early_deletions, format_early_deletions
 from mirror_core.decide.fence_state import count_offsets
-from mirror_core.decide.forecast_accuracy import add_uncopied, count_least_lost, count_lost_unplanned, find_not_copied
+from mirror_core.decide.forecast_accuracy import (
+    LossCount,
+    compute_last_losses,
+    count_lost_unplanned,
+    find_not_copied,
+)
 from mirror_core.decide.loss_bound import (
     compute_loss,
     find_agreed_ends,
@@ -309,21 +314,14 @@ class UnplannedSteps(PromotionSteps):
     def list_fence_records(self) -> Iterator[StateRecord]:
         yield from ()
 
-    def count_lost(self) -> tuple[int | None, str]:
-        count, known_by = count_lost_unplanned(self._pending_fence, self.statuses())
-        count, known_by = add_uncopied(count, known_by, self._find_uncopied())
-        if left_behind := self.left_behind:
-            known_by += (
-                f"; of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same: left"
-                " behind by settle"
-            )
-        return count, known_by
-
-    def count_least_lost(self) -> int | None:
-        return count_least_lost(self._pending_fence, self.statuses(), self._find_uncopied())
-
-    def _find_uncopied(self) -> Collection[Partition]:
-        return find_uncopied(self.statuses(), self._read_observation(), early_deletions=self._early_deletions)
+    def count_lost(self) -> LossCount:
+        state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
+        losses = compute_last_losses(state.mirrors[name], statuses, state.source_observations.get(name))
+        lost = count_lost_unplanned(self._pending_fence, statuses, losses)
+        if not (left_behind := self.left_behind):
+            return lost
+        some = f"of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same"
+        return lost._replace(basis=f"{lost.basis}; {some}: left behind by settle")
 
     def count_taken_since(self) -> int:
         late_ranges, _ = find_not_copied(self._pending_fence, self.statuses())

@@ -21,16 +21,15 @@ from mirror_core.state.state_records import State
 class PromotionCheck:
     VERSION: ClassVar[int] = 1
     source_state: str
+    source_confirmed: bool = False
+    """All of it answered: fenced, and with the copied log ends."""
     rights_given: bool = False
     """Applications may have a right on the destination, or a topic its final configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReturned:
-    """The source answered while an unplanned promotion was resumed.
-
-    Stored before it is fenced; then a person must confirm the loss of its records.
-    """
+    """The source answered while an unplanned promotion was resumed: a person must confirm the loss of its records."""
 
     VERSION: ClassVar[int] = 1
     log_ends: PartitionOffsets = NO_OFFSETS

@@ -22,10 +22,11 @@ from mirror_core.runbook.failover_conductor import list_refused_losses
 from mirror_core.runbook.fence_recheck import PROBE_EVIDENCE_KEY
 from mirror_core.sync import acl_sync
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
-from tests.support.broker_faults import suspended
+from tests.support.broker_faults import killed, suspended
 from tests.support.cli_process import mirrorbook
 from tests.support.cluster_admin import as_admin
 from tests.support.emergency_unfence import lift_by_hand
+from tests.support.failback_runs import failback_of
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce
 from tests.support.mirrored_topics import Mirrored
@@ -98,6 +99,26 @@ def test_a_source_that_may_not_be_asked_for_everything_is_asked_for_the_rest(
     assert mirrored.failover.drive(run).state is RunState.DONE
     seen = str(mirrored.state.steps[run, "promote"].evidence[PROBE_EVIDENCE_KEY])
     assert seen.startswith("seen in part: broker 1: "), seen
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_planned_run_has_lost_nothing_where_its_promotion_saw_the_source_that_died_later(
+    pair: Pair, tmp_path: Path, seen: bool
+) -> None:
+    mirrored, _ = copied(pair, tmp_path)
+    run = through(mirrored, "promote" if seen else "record_lmo")
+    with killed(pair.east):
+        assert mirrored.failover.drive(run).state is RunState.DONE
+    outcome = mirrored.state.runs[run].forecast_outcome
+    assert outcome is not None
+    assert outcome.lost_offsets == (0 if seen else None)
+    shown = " ".join(mirrorbook("runs", "show", run, "--config", str(mirrored.config.path)).stdout.split())
+    assert f"lost {'nothing' if seen else 'unknown'}" in shown.replace("lost: ", "lost "), shown
+    failback = failback_of(mirrored)
+    assert failback.drive(failback.begin(failback.plan().hash).id).state is RunState.RUNNING
+    corrected = mirrored.state.runs[run].forecast_outcome
+    assert corrected is not None
+    assert corrected.lost_offsets == 0, "the old source came back without a record of its own"
 
 
 def test_a_promotion_that_has_given_nothing_looks_again_and_can_be_aborted(pair: Pair, tmp_path: Path) -> None:

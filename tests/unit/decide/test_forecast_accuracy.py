@@ -15,6 +15,7 @@ from mirror_core.decide.forecast_accuracy import (
     ForecastComparison,
     ForecastKey,
     build_forecast,
+    compute_last_losses,
     count_lost_planned,
     count_lost_unplanned,
     count_read_again,
@@ -44,6 +45,7 @@ from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
 from tests.support import loss_views
 from tests.support.forecasts import COMMITTED
 from tests.support.loss_views import A0, A1, B0, DESTINATION, SIGHTING, cut_at_60, status
+from tests.support.mirror_views import MIRROR
 
 view = loss_views.view
 SOURCE = SourceSnapshot(
@@ -148,9 +150,9 @@ def test_nothing_is_lost_only_where_all_was_compared_equal() -> None:
     assert count_lost_planned(GATE, [])[0] == 0
     assert count_lost_planned({}, [])[0] is None
     assert count_lost_planned({"parity_verdict": "failed"}, [])[0] is None
-    lost, why = count_lost_planned(GATE, [B0])
-    assert lost is None
-    assert "b-0" in why
+    counted = count_lost_planned(GATE, [B0])
+    assert (counted.offsets, counted.least) == (None, 0)
+    assert "b-0" in counted.basis
 
 
 def debt(ends: dict[Partition, int], paid_ms: int | None = 5) -> PendingFence:
@@ -171,11 +173,27 @@ def test_an_unplanned_loss_is_counted_when_every_end_of_the_old_source_was_seen_
     assert count_lost_unplanned(None, stopped)[0] is None
     assert count_lost_unplanned(debt({}, paid_ms=None), stopped)[0] is None
     assert count_lost_unplanned(debt({A0: 100, A1: 20}, paid_ms=None), stopped)[0] is None, "it may take more"
-    lost, why = count_lost_unplanned(debt({A0: 100}), stopped)
-    assert lost is None
-    assert "a-1" in why
+    partial = count_lost_unplanned(debt({A0: 100}), stopped)
+    assert (partial.offsets, partial.least) == (None, 7)
+    assert "a-1" in partial.basis
     without = {**stopped, A1: replace(stopped[A1], lmo=None)}
     assert count_lost_unplanned(debt({A0: 100, A1: 20}), without)[0] is None
+
+
+def test_each_partition_is_in_the_least_loss_once_behind_the_fence_or_as_last_observed() -> None:
+    """Of one copy the end is known (7), of another one what was observed (12), as of a topic without a copy (36)."""
+    lmos = {A0: 93, A1: 20}
+    stopped = {p: replace(status(p), state=PartitionState.STOPPED, lmo=Offset(lmo)) for p, lmo in lmos.items()}
+    topics = (
+        ObservedTopic(topic="a", ends=(95, 32)),
+        ObservedTopic(topic="b", ends=(36,), starts=((0, 0),)),
+    )
+    mirror = replace(MIRROR, topics=(".*",))
+    losses = compute_last_losses(mirror, stopped, SourceObservation(mirror=mirror.name, at_ms=1, topics=topics))
+    counted = count_lost_unplanned(debt({A0: 100}), stopped, losses)
+    assert (counted.offsets, counted.least) == (None, 7 + 12 + 36)
+    every_copy = count_lost_unplanned(debt({A0: 100, A1: 32, B0: 36}), stopped, losses)
+    assert (every_copy.offsets, every_copy.least) == (None, 7 + 12 + 36)
 
 
 def test_what_a_returned_source_took_is_no_loss_where_times_tell() -> None:
@@ -183,8 +201,8 @@ def test_what_a_returned_source_took_is_no_loss_where_times_tell() -> None:
     parted = debt({A0: 100, A1: 25}).add_since_offsets({A0: Offset(95), A1: Offset(25)})
     assert count_lost_unplanned(parted, stopped)[0] == 7
     in_part = debt({A0: 100, A1: 25}).add_since_offsets({A0: Offset(95)})
-    lost, why = count_lost_unplanned(in_part, stopped)
-    assert (lost, "a-1" in why) == (7, True)
+    counted = count_lost_unplanned(in_part, stopped)
+    assert (counted.offsets, "a-1" in counted.basis) == (7, True)
 
 
 def test_heartbeats_are_nobodys_loss_but_a_drills(view: MirrorSnapshot) -> None:

@@ -106,14 +106,13 @@ def test_a_counted_loss_is_told_instead() -> None:
 
 
 def test_what_could_be_counted_of_a_source_that_is_back_is_told_though_others_have_no_copy() -> None:
-    outcome = ForecastOutcome(lost_offsets=None, least_lost_offsets=464, lost_basis="", reread_basis="")
+    outcome = ForecastOutcome(lost_offsets=None, least_lost_offsets=500, lost_basis="", reread_basis="")
     plan = replace(UNPLANNED.plan, figures={FigureKey.UNCOPIED_OFFSETS: 36})
-    counted = replace(UNPLANNED, plan=plan, forecast_outcome=outcome)
-    assert decide_loss(counted) == RunLoss(offsets=500, is_minimum=True), "the source is back: nothing was unseen"
-    answered = dict(answer_questions(counted, [], "east", "west"))[ReportQuestion.LOST]
-    assert answered == format_run_loss(decide_loss(counted), MIRROR.source)
-    foretold = replace(counted, forecast_outcome=replace(outcome, least_lost_offsets=0), plan=UNPLANNED.plan)
-    assert decide_loss(foretold).offsets == FORECAST.lost_offsets, "ends that are not known now were seen before"
+    for mode in RunMode:
+        counted = replace(UNPLANNED, plan=replace(plan, mode=mode), forecast_outcome=outcome)
+        assert decide_loss(counted) == RunLoss(offsets=500, is_minimum=True), "uncopied offsets are in it already"
+        answered = dict(answer_questions(counted, [], "east", "west"))[ReportQuestion.LOST]
+        assert answered == format_run_loss(decide_loss(counted), MIRROR.source)
 
 
 def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -> None:
@@ -139,6 +138,16 @@ def test_nothing_compared_is_no_loss_of_nothing() -> None:
     result = decide_run_result(replace(PLANNED, forecast_outcome=unknown), [], MIRROR)
     assert result is not None
     assert result.loss == RunLoss(offsets=None)
+
+
+@pytest.mark.parametrize("lost", [None, 0, 3])
+def test_the_report_of_a_planned_run_says_what_was_counted_whatever_was_compared(lost: int | None) -> None:
+    passed: StepEvidence = {"parity_verdict": "passed", "records_in_all": 10, "partitions": 3}
+    outcome = ForecastOutcome(lost_offsets=lost, lost_basis="by a look", reread_basis="", taken_since_offsets=2)
+    answers = dict(answer_questions(replace(PLANNED, forecast_outcome=outcome), [step("parity", 1, 2, passed)], "", ""))
+    assert answers[ReportQuestion.LOST] == {None: "unknown", 0: "nothing", 3: "3 offsets"}[lost]
+    assert answers[ReportQuestion.BASIS].startswith("by a look; 10 records")
+    assert (ReportQuestion.TAKEN_SINCE in answers) is (lost is not None)
 
 
 @pytest.mark.parametrize("saved_by", ["salvage", "align", "create_reverse"])
@@ -225,7 +234,7 @@ def test_a_loss_of_nothing_stands_apart_from_heartbeats_that_were_not_compared()
     assert result is not None
     shown = dict(list_result(result, None))
     assert (shown["lost"], shown["not compared"]) == ("nothing", f"Mirrorbook's own heartbeats ({beats})")
-    answers = dict(answer_questions(PLANNED, [gate], "east", "west"))
+    answers = dict(answer_questions(replace(PLANNED, forecast_outcome=nothing), [gate], "east", "west"))
     assert answers[ReportQuestion.LOST] == "nothing"
     assert answers[ReportQuestion.BASIS].endswith(f"; not compared: Mirrorbook's own heartbeats ({beats})")
 

@@ -117,12 +117,15 @@ def test_the_page_tells_the_run_step_by_step(tmp_path: Path) -> None:
 def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path) -> None:
     gate = {"parity_verdict": "passed", "records_in_all": 120, "records_since_proof": 20, "partitions": 2}
     proved = [*STEPS[:3], step("parity", 6, 7, evidence=gate), *STEPS[3:]]
-    assert page_of(tmp_path, RUN, proved).facts[6:8] == [
-        "nothing", format_sentence("records_of_partitions_compared_equal", 120, 2, 20),
+    nothing = ForecastOutcome(lost_offsets=0, lost_basis="all equal", reread_basis="")
+    assert page_of(tmp_path, replace(RUN, forecast_outcome=nothing), proved).facts[6:8] == [
+        "nothing", f"all equal; {format_sentence('records_of_partitions_compared_equal', 120, 2, 20)}",
     ]  # fmt: skip
+    assert page_of(tmp_path, RUN, proved).facts[6] == "unknown", "nobody has counted it"
     in_part = {**gate, "not_compared": ("a-1",)}
-    lost, known = page_of(tmp_path, RUN, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
-    assert lost == "unknown; nothing of what was compared"
+    partly = replace(RUN, forecast_outcome=replace(nothing, lost_offsets=None, least_lost_offsets=0))
+    lost, known = page_of(tmp_path, partly, [*STEPS[:3], step("parity", 6, 7, evidence=in_part), *STEPS[3:]]).facts[6:8]
+    assert lost == "unknown, and of what could be counted nothing"
     assert known.endswith("behind the fence; promoted as they were, and not compared: a-1")
     for changed in ({"records_in_all": 0}, {"parity_verdict": "indeterminate"}):
         doubtful = [*STEPS[:3], step("parity", 6, 7, evidence={**gate, **changed}), *STEPS[3:]]

@@ -166,8 +166,8 @@ def test_what_has_a_leader_again_is_drained_like_the_others() -> None:
 
 
 def test_what_was_lost_with_it_is_unknown_until_a_failback_counts_it() -> None:
-    lost, why = count_lost_planned({FigureKey.PARITY_VERDICT: ParityVerdict.PASSED}, [], [P1])
-    assert (lost, "left behind without a leader: orders-1" in why) == (None, True)
+    counted = count_lost_planned({FigureKey.PARITY_VERDICT: ParityVerdict.PASSED}, [], [P1])
+    assert (counted.offsets, "left behind without a leader: orders-1" in counted.basis) == (None, True)
 
 
 def test_an_unplanned_failover_that_goes_on_from_there_does_not_say_that_nothing_is_lost() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from mirror_core.decide.failover_plan import decide_failover, list_bound_facts, list_changed_facts, list_new_reasons
 from mirror_core.decide.failover_scope import build_scope, find_scope_changes
-from mirror_core.decide.forecast_accuracy import add_left_behind
+from mirror_core.decide.forecast_accuracy import LossCount, add_left_behind
 from mirror_core.decide.mirror_snapshot import ClusterTopic, MirrorSnapshot
 from mirror_core.kafka.client import Leader
 from mirror_core.mirrors import incremental_verification
@@ -245,15 +245,15 @@ def test_people_hear_how_long_they_wait_for_tasks_and_nobody_waits_longer_than_o
 @pytest.mark.parametrize(
     ("lifted", "words"),
     [
-        ((4, "by what east took"), format_sentence("late_writes_left_behind_unknown", 4, "east")),
-        ((None, "it was lifted"), format_sentence("late_writes_since_lift_unknown", "orders-1")),
+        (LossCount(4, "by what east took"), format_sentence("late_writes_left_behind_unknown", 4, "east")),
+        (LossCount(None, "it was lifted"), format_sentence("late_writes_since_lift_unknown", "orders-1")),
     ],
 )
 def test_a_loss_that_was_counted_otherwise_is_not_all_where_something_was_left_behind(
-    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, lifted: tuple[int | None, str], words: str
+    steps: PlannedSteps, monkeypatch: pytest.MonkeyPatch, lifted: LossCount, words: str
 ) -> None:
     steps.journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=True, command=False))
     monkeypatch.setattr(planned_steps, "count_lost_while_lifted", lambda *a: lifted)
-    lost, why = steps.count_lost()
-    assert (lost, words in why) == (None, True)
-    assert add_left_behind(*lifted, ()) == lifted
+    counted = steps.count_lost()
+    assert (counted.offsets, counted.least, words in counted.basis) == (None, lifted.offsets, True)
+    assert add_left_behind(lifted, ()) == lifted

@@ -111,51 +111,65 @@ def test_a_source_that_may_have_taken_writes_is_not_promoted_as_if_it_had_stood_
         assert steps.check_before_promotion() is look
 
 
+CLOSED, DENIED, OPEN = (
+    FenceResult(ends=PartitionOffsets(), authorizer=authorizer, command=command)
+    for authorizer, command in ((False, True), (True, False), (False, False))
+)
+CONFIRMED, UNCONFIRMED = (
+    PromotionCheck(source_state=state, source_confirmed=state == "seen", rights_given=True)
+    for state in ("seen", "silent: no answer")
+)
+
+
 @pytest.mark.parametrize(
-    ("look", "lost"),
+    ("fence", "check", "look", "lost", "least"),
     [
-        (replace(ALL, log_ends={P0: Offset(5)}), 0),
-        (replace(ALL, log_ends={P0: Offset(7)}), 2),
-        (replace(ALL, log_ends={}), None),
-        (SILENT, None),
-        (replace(PARTLY, log_ends={P0: Offset(5)}), None),
+        *((DENIED, CONFIRMED, look, 0, None) for look in (ALL, PARTLY, SILENT)),
+        *((DENIED, check, look, None, 0) for check in (UNCONFIRMED, None) for look in (ALL, PARTLY, SILENT)),
+        *((CLOSED, CONFIRMED, look, 0, None) for look in (ALL, PARTLY, SILENT)),
+        *((CLOSED, check, look, None, 0) for check in (UNCONFIRMED, None) for look in (ALL, PARTLY, SILENT)),
+        *((CLOSED, check, replace(ALL, log_ends={P0: Offset(7)}), 2, None) for check in (CONFIRMED, UNCONFIRMED)),
+        *((CLOSED, check, replace(PARTLY, log_ends={P0: Offset(7)}), None, 2) for check in (CONFIRMED, UNCONFIRMED)),
+        (OPEN, CONFIRMED, ALL, 0, None),
+        (OPEN, CONFIRMED, replace(ALL, log_ends={P0: Offset(7)}), 2, None),
+        *((OPEN, CONFIRMED, look, None, 0) for look in (PARTLY, SILENT, replace(ALL, log_ends={}))),
     ],
 )
-def test_of_one_that_a_command_has_closed_its_log_ends_tell(
-    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, lost: int | None
+def test_a_planned_run_has_lost_nothing_only_where_promotion_saw_all_of_its_source(
+    monkeypatch: pytest.MonkeyPatch,
+    fence: FenceResult,
+    check: PromotionCheck | None,
+    look: PromotionProbe,
+    lost: int | None,
+    least: int | None,
 ) -> None:
+    """Whoever has a copy of its file may have lifted a fence that promotion did not see."""
     journal = journal_of(RUN.id, "parity")
     journal.save_checkpoint("begin", EMPTY_SCOPE)
-    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=False, command=True))
+    journal.save_checkpoint("fence", fence)
     journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    if check is not None:
+        journal.save_checkpoint("promote", check)
     journal.perform("parity", lambda: {FigureKey.PARITY_VERDICT: ParityVerdict.PASSED})
     monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
-    assert PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()[0] == lost
+    counted = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()
+    assert (counted.offsets, counted.least) == (lost, least)
+    assert ("whether it has taken anything since is not known" in counted.basis) is (lost is None and not least)
 
 
-@pytest.mark.parametrize(
-    ("look", "authorizer", "lost"),
-    [
-        (replace(ALL, fenced_broker_count=1), True, 0),
-        (replace(PARTLY, fenced_broker_count=2), True, 0),
-        (SILENT, True, None),
-        (PARTLY, True, None),
-        (SILENT, False, 0),
-    ],
-)
-def test_what_a_fenced_source_took_since_is_known_only_if_a_broker_shows_the_fence(
-    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe, authorizer: bool, lost: int | None
+@pytest.mark.parametrize("look", [ALL, PARTLY, SILENT])
+def test_promotion_records_whether_it_saw_all_of_the_source(
+    monkeypatch: pytest.MonkeyPatch, look: PromotionProbe
 ) -> None:
-    """Whoever has a copy of the file may have lifted it, and the source has died since."""
-    journal = journal_of(RUN.id, "parity")
+    journal = journal_of(RUN.id, "promote")
     journal.save_checkpoint("begin", EMPTY_SCOPE)
-    journal.save_checkpoint("fence", FenceResult(ends=PartitionOffsets(), authorizer=authorizer))
-    journal.perform("parity", lambda: {FigureKey.PARITY_VERDICT: ParityVerdict.PASSED})
-    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
-    writer = cast("Any", journal.log)
-    found, by = PlannedSteps(LINK, cast("Any", None), writer, journal).count_lost()
-    assert found == lost
-    assert ("whether it has taken anything since is not known" in by) is (lost is None)
+    steps = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal)
+    monkeypatch.setattr(PlannedSteps, "check_before_promotion", lambda self: replace(look, began=timing.Moment()))
+    monkeypatch.setattr(PlannedSteps, "ensure_fenced", lambda self: {})
+    monkeypatch.setattr(PlannedSteps, "_grant_rights", lambda self, before_grant: before_grant() or {})
+    journal.perform("promote", steps.get_action("promote"))
+    check = journal.load_checkpoint("promote", PromotionCheck)
+    assert check == PromotionCheck(source_state=look.text, source_confirmed=look is ALL, rights_given=True)
 
 
 @pytest.mark.parametrize(
