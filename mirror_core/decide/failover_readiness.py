@@ -65,7 +65,7 @@ class GroupReadAgain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnplannedForecast:
-    """An unplanned failover as it would be now. No figure is known of a stopped mirror, or of an unseen destination."""
+    """As it would be now. No figure is known of a stopped mirror, or of an unseen destination."""
 
     refused: tuple[FindingDocument, ...]
     """Why it could not be run; empty: it could."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -18,6 +18,7 @@ from mirror_core.decide.fence_state import (
     count_offsets,
     find_late_ranges,
     find_unknown_ends,
+    format_late_ranges,
 )
 from mirror_core.decide.group_coverage import find_uncounted_groups
 from mirror_core.decide.loss_bound import compute_loss, count_unknown, format_losses, sum_missing
@@ -291,23 +292,43 @@ def compute_last_losses(
     return compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses
 
 
-def list_without_copy(
-    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
-) -> tuple[str, ...]:
+class UncopiedRecords(NamedTuple):
+    """What only the old source has, or may have, in sentences."""
+
+    known: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def list_uncopied_records(
+    mirror: Mirror,
+    pending_fence: PendingFence,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+) -> UncopiedRecords:
     losses = compute_last_losses(mirror, statuses, observation)
     lacking = {p: loss for p, loss in losses.items() if loss.has_no_copy and loss.missing != 0}
-    if not lacking:
-        return ()
-    finding = Finding(
-        "uncopied_left_behind",
-        mirror.destination,
-        source=mirror.source,
-        count=len(lacking),
-        offsets=sum_missing(lacking.values()),
-        unknown=count_unknown(lacking.values()),
-        partitions=format_losses(lacking, dated=False),
+    late_ranges, unknown = find_not_copied(pending_fence, _select_copied(statuses, lacking))
+    known = [format_late_ranges(late_ranges, observation)] if late_ranges else []
+    if lacking:
+        finding = Finding(
+            "uncopied_left_behind",
+            mirror.destination,
+            source=mirror.source,
+            count=len(lacking),
+            offsets=sum_missing(lacking.values()),
+            unknown=count_unknown(lacking.values()),
+            partitions=format_losses(lacking, dated=False),
+        )
+        known.append(str(finding))
+    return UncopiedRecords(
+        tuple(known), (str(Finding("left_behind_unknown", mirror.source, partitions=unknown)),) if unknown else ()
     )
-    return (str(finding),)
+
+
+def _select_copied(
+    statuses: Mapping[Partition, PartitionStatus], uncopied: Container[Partition]
+) -> dict[Partition, PartitionStatus]:
+    return {p: statuses[p] for p in select_application_partitions(statuses) if p not in uncopied}
 
 
 def count_lost_unplanned(
@@ -316,7 +337,7 @@ def count_lost_unplanned(
     losses: Mapping[Partition, PartitionLoss] = NO_LOSSES,
 ) -> LossCount:
     """`losses`: as last observed, where no end behind the fence counts."""
-    copied = {p: s for p, s in statuses.items() if p not in losses or losses[p].uncopied_reason is None}
+    copied = _select_copied(statuses, {p for p, loss in losses.items() if loss.uncopied_reason})
     return add_uncopied(_count_behind_fence(pending_fence, copied, losses), losses)
 
 

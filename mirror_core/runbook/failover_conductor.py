@@ -17,8 +17,7 @@ from mirror_core.decide.failover_scope import (
     find_never_complete,
     list_leavable,
 )
-from mirror_core.decide.fence_state import format_late_ranges
-from mirror_core.decide.forecast_accuracy import find_not_copied, list_without_copy
+from mirror_core.decide.forecast_accuracy import list_uncopied_records
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_standstill_steps
@@ -310,8 +309,8 @@ class Failover(Conductor[RunMode]):
 
 
 def list_refused_losses(state: State, run: Run) -> tuple[str, ...]:
-    """Steps that stopped the run for records that only a person can leave behind, with the log ends that each reported.
-    To be compared, not shown. Confirmed ones stay.
+    """Steps that stopped the run for records that only a person can leave behind, with reported log ends. To be
+    compared, not shown.
     """
     logs = load_checkpoint(state, run.id, "settle", UnderReplicatedLogs)
     returned = load_checkpoint(state, run.id, "promote", SourceReturned)
@@ -333,12 +332,8 @@ def format_refused_losses(state: State, run: Run) -> tuple[str, ...]:
     returned, pending_fence = load_checkpoint(state, run.id, "promote", SourceReturned), state.pending_fences.get(name)
     if returned is not None and pending_fence is not None:
         reported = replace(pending_fence, log_ends=returned.log_ends, applied_at_ms=pending_fence.applied_at_ms or 0)
-        late_ranges, unknown = find_not_copied(reported, statuses)
-        if late_ranges:
-            lines.append(format_late_ranges(late_ranges, state.source_observations.get(name)))
-        lines += list_without_copy(state.mirrors[name], statuses, state.source_observations.get(name))
-        if unknown:
-            lines.append(str(Finding("left_behind_unknown", mirror.source, partitions=unknown)))
+        records = list_uncopied_records(mirror, reported, statuses, state.source_observations.get(name))
+        lines += [*records.known, *records.unknown]
     return tuple(lines)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from mirror_core.decide.fence_state import count_offsets, format_late_ranges
-from mirror_core.decide.forecast_accuracy import LossCount, find_not_copied, list_without_copy
+from mirror_core.decide.fence_state import count_offsets
+from mirror_core.decide.forecast_accuracy import LossCount, find_not_copied, list_uncopied_records
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions, format_ways_on
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, describe_acls_on_each_broker
@@ -284,20 +284,16 @@ def refuse_uncopied_records(context: StepContext, probe: PromotionProbe) -> None
         context.journal.save_checkpoint("promote", returned)
     name, mirror, destination = context.link.source.name, context.link.mirror.name, context.link.destination.name
     state, statuses = context.writer.state, context.statuses()
-    without_copy = list_without_copy(state.mirrors[mirror], statuses, state.source_observations.get(mirror))
-    late_ranges, unknown_partitions = find_not_copied(pending_fence, statuses)
-    if returned.loss_confirmed or not (late_ranges or unknown_partitions or without_copy):
+    records = list_uncopied_records(
+        state.mirrors[mirror], pending_fence, statuses, state.source_observations.get(mirror)
+    )
+    if returned.loss_confirmed or not any(records):
         return
-    possession = "it has records that were" if late_ranges or without_copy else "it may have records that were"
-    reasons = [f"{name} answered again, and is fenced now; {possession} not copied to {destination}"]
-    if late_ranges:
-        reasons.append(format_late_ranges(late_ranges, state.source_observations.get(mirror)))
-    reasons += without_copy
-    if unknown_partitions:
-        reasons.append(f"how much of {join_limited(unknown_partitions)} was not copied is not known")
+    possession = "it has records that were" if records.known else "it may have records that were"
+    reason = f"{name} answered again, and is fenced now; {possession} not copied to {destination}"
     raise Refused(
         f"run {context.journal.run_id}: promotion",
-        [*reasons, format_ways_on(mirror, name)],
+        [reason, *records.known, *records.unknown, format_ways_on(mirror, name)],
         reason_code="source_not_copied",
     )
 

@@ -13,7 +13,7 @@ from mirror_core.decide.forecast_accuracy import (
     compute_last_losses,
     count_lost_unplanned,
     find_not_copied,
-    list_without_copy,
+    list_uncopied_records,
 )
 from mirror_core.decide.process_liveness import ConductorState, WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
@@ -334,18 +334,13 @@ def explain_abandoned(link: MirrorLink, state: State, run: Run) -> str:
 def is_awaiting_confirmation(state: State, run: Run) -> bool:
     """False if everything on the source was copied."""
     name = run.plan.mirror
-    pending_fence, statuses = state.pending_fences.get(name), state.partitions.get(name, {})
     if not awaits_confirmation(state, run):
         return False
-    return (
-        pending_fence is None
-        or pending_fence.applied_at_ms is None
-        or any(find_not_copied(pending_fence, statuses))
-        or bool(
-            name in state.mirrors
-            and list_without_copy(state.mirrors[name], statuses, state.source_observations.get(name))
-        )
-    )
+    mirror, pending_fence = state.mirrors.get(name), state.pending_fences.get(name)
+    if mirror is None or pending_fence is None or pending_fence.applied_at_ms is None:
+        return True
+    statuses = state.partitions.get(name, {})
+    return any(list_uncopied_records(mirror, pending_fence, statuses, state.source_observations.get(name)))
 
 
 def _format_reverse_status(link: MirrorLink, state: State, run: Run) -> tuple[str, ...]:

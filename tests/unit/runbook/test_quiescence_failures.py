@@ -190,5 +190,5 @@ def test_how_much_was_not_copied_of_a_partition_without_an_lmo_is_not_known(west
     ends = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(508)})
     steps.journal.save_checkpoint("promote", SourceReturned(log_ends=ends))
     steps.writer.put(debt(ends))
-    with pytest.raises(Refused, match=f"how much of {SHORT} was not copied is not known"):
+    with pytest.raises(Refused, match=f"what east has of {SHORT} and was not copied is unknown"):
         fence_recheck.refuse_uncopied_records(steps, PromotionProbe(silent_because="no answer"))

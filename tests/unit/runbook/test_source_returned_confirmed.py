@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from mirror_core.model.errors import Refused
-from mirror_core.model.names import Offset, PartitionOffsets
+from mirror_core.model.names import Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunState, StepRecord, StepState
 from mirror_core.model.run_checkpoints import Checkpoint
@@ -22,6 +22,7 @@ from mirror_core.runbook.fence_recheck import PromotionProbe
 from mirror_core.runbook.run_outcome import format_run_outcome, is_awaiting_confirmation
 from mirror_core.runbook.unplanned_steps import UnplannedSteps
 from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned, awaits_confirmation
+from mirror_core.state.state_records import PartitionRecord
 from tests.support import quiescence, silent_sources
 from tests.support.fence_commands import MIRROR
 from tests.support.quiescence import SHORT, WELL, agree
@@ -31,6 +32,7 @@ from tests.support.source_returns import TAKEN, debt
 
 west, journal, steps = quiescence.west, quiescence.journal, quiescence.steps
 fluent = silent_sources.fluent
+BARE = Partition("bare", 0)
 FENCED = PromotionProbe(log_ends=TAKEN.to_mapping(), is_fenced=True, fenced_broker_count=1)
 
 
@@ -88,21 +90,27 @@ def test_topics_without_any_copy_are_among_the_records_that_only_a_returned_sour
     ends = PartitionOffsets.from_mapping({WELL: Offset(10), SHORT: Offset(8)}) if is_copied else TAKEN
     topics = (
         ObservedTopic(topic="orders-new", ends=(36, 0), starts=((0, 0), (1, 0))),
+        ObservedTopic(topic=BARE.topic, ends=(5,), starts=((0, 0),)),
         ObservedTopic(topic="unseen", ends=(None,)),
         ObservedTopic(topic="unused", ends=(7,), starts=((0, 7),)),
     )
     mirror = replace(fluent.writer.state.mirrors[MIRROR.name], topics=(".*",))
     observation = SourceObservation(mirror=MIRROR.name, at_ms=1, topics=topics)
-    fluent.writer.put(debt(ends), mirror, observation)
+    recorded = replace(fluent.statuses()[WELL], partition=BARE, destination_topic_id="", lmo=None)
+    fluent.writer.put(debt(ends), mirror, observation, PartitionRecord(MIRROR.name, recorded))
     looked(monkeypatch, replace(FENCED, log_ends=ends.to_mapping()))
     with pytest.raises(Refused) as refused:
         fluent.check_before_promotion()
-    (uncopied,) = [reason for reason in refused.value.reasons if "orders-new-0 (not mirrored yet: 36" in reason]
+    (uncopied,) = [reason for reason in refused.value.reasons if "orders-new-0" in reason]
+    assert "orders-new-0 (not mirrored yet: 36" in uncopied
+    (bare,) = [reason for reason in refused.value.reasons if f"{BARE}" in reason]
+    assert bare == uncopied, "a partition without a copy is named once"
     assert "unseen-0 (not mirrored yet: unknown" in uncopied
     assert "unused" not in uncopied
     assert "orders-new-1" not in uncopied, "it is empty"
     state, run = fluent.writer.state, fluent.journal.run
-    assert uncopied in format_refused_losses(state, run), "in the question of --leave-behind, too"
+    listed = format_refused_losses(state, run)
+    assert listed == tuple(refused.value.reasons[1:-1]), "the question of --leave-behind says the same"
     assert is_awaiting_confirmation(state, run)
     word(fluent)
     fluent.check_before_promotion()
