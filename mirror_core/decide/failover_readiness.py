@@ -77,11 +77,11 @@ class UnplannedForecast:
     """Offsets known to be missing, by the data plane's last observation of the source, which may have acknowledged more
     since. None: unknown of every partition."""
     unknown_partitions: int | None = None
-    """Partitions of which it is unknown; `missing` leaves them out."""
+    """`missing` leaves them out."""
     observed_s: float | None = None
     """Age of that observation, of the partition where it is oldest."""
     behind_s: float | None = None
-    """Seconds since the destination had all that the source then had, of the partition where that is longest ago."""
+    """Since the destination had all that the source then had, of the partition where that is longest ago."""
     heartbeat_s: float | None = None
     """Age of the newest heartbeat on the destination, of the source's broker where it is oldest."""
     missing_now: int | None = None
@@ -90,9 +90,16 @@ class UnplannedForecast:
     groups: Mapping[str, GroupReadAgain] | None = None
     """By consumer group with offsets on either side. None: not all of the destination's groups were told of."""
     groups_of_source: bool = True
-    """Whether the source told of its groups, too. If not: some may have offsets there only, or of more partitions."""
+    """Whether the source told of its groups, too. If not, some may have offsets there only."""
     synced_s: float | None = None
     """Age of the groups' offsets on the destination."""
+
+    @property
+    def has_all(self) -> bool:
+        """The source is fenced, and all of it was copied."""
+        drained = self.figures.get(FigureKey.SOURCE_DRAINED)
+        is_drained = drained is not None and drained.value is True
+        return is_drained and (self.missing, self.unknown_partitions) == (0, 0)
 
     @property
     def read_again_most(self) -> int | None:
@@ -103,16 +110,21 @@ class UnplannedForecast:
         return None if None in counts else sum(count or 0 for count in counts)
 
 
+_DRAINED_TEXT: Final = "nothing: the source is fenced, and was drained"
+
+
 def list_forecast_facts(forecast: UnplannedForecast) -> dict[str, str]:
     missing_text = (
-        UNKNOWN_TEXT
-        if forecast.missing_now is None
-        else f"{format_count(forecast.missing_now, 'offset')} by what the source shows now"
+        f"{format_count(forecast.missing_now, 'offset')} by what the source shows now"
+        if forecast.missing_now is not None
+        else _DRAINED_TEXT
+        if forecast.has_all
+        else UNKNOWN_TEXT
     )
     behind_text = UNKNOWN_TEXT if forecast.behind_s is None else f"{forecast.behind_s:.1f}"
     return {
         "without the source": "would be refused" if forecast.refused else "could be failed over",
-        "loss, if the source died now": _format_loss(forecast),
+        "loss, if the source died now": _DRAINED_TEXT if forecast.has_all else _format_loss(forecast),
         "not on the destination yet": missing_text,
         "seconds behind": behind_text,
         "read again": format_read_again(forecast),
@@ -165,6 +177,7 @@ def forecast_unplanned(
     lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else losses.keys()
     counted = [losses[p] for p in lacking]
     known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
+    has_all = snapshot.is_drained and not lacking
     furthest_behind = bound.furthest_behind
     has_known_ages = snapshot.clock_behind_s is None  # or else an age of 0 s may be any
     return UnplannedForecast(
@@ -178,7 +191,9 @@ def forecast_unplanned(
         )
         if has_known_ages
         else None,
-        behind_s=find_oldest([bound.topics_listed_s, furthest_behind[1].behind_s])
+        behind_s=0.0
+        if has_all
+        else find_oldest([bound.topics_listed_s, furthest_behind[1].behind_s])
         if furthest_behind and has_known_ages
         else None,
         heartbeat_s=bound.heartbeat_age_s if has_known_ages else None,

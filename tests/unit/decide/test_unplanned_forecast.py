@@ -263,7 +263,23 @@ def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: M
     assert (drained.missing, drained.unknown_partitions) == (0, 0)
     assert drained.figures[FigureKey.LOST_OFFSETS].value == 0
     broken = replace(seen, statuses={**seen.statuses, A1: status(A1, "gone")})
-    assert judged(broken, is_drained=True, continues_run="run").missing == 30
+    failed = judged(broken, is_drained=True, continues_run="run")
+    assert (failed.missing, failed.has_all, failed.behind_s) == (30, False, judged(broken).behind_s)
+    assert list_forecast_facts(failed)["loss, if the source died now"].startswith("loss, at least: 30 offsets")
+
+
+@pytest.mark.parametrize("source", [SOURCE, UnseenCluster("silent")])
+def test_a_source_that_is_fenced_and_drained_is_not_read_as_one_that_takes_records(
+    seen: MirrorSnapshot, source: SourceSnapshot | UnseenCluster
+) -> None:
+    later = replace(seen, source=source, now_ms=seen.now_ms + 60_000)
+    drained = judged(later, is_drained=True, continues_run="run")
+    assert (drained.has_all, drained.behind_s) == (True, 0.0), "it has nothing that the destination lacks"
+    facts = list_forecast_facts(drained)
+    assert "at least" not in facts["loss, if the source died now"]
+    assert facts["seconds behind"] == "0.0"
+    assert facts["not on the destination yet"] != "unknown"
+    assert not judged(later).has_all
 
 
 def test_both_are_decided_by_one_look(seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:
