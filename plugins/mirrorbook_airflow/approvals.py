@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.standard.exceptions import HITLRejectException
 from airflow.providers.standard.operators.hitl import ApprovalOperator
-from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowFailException, TaskAwaitingInput
+from airflow.sdk import BaseOperator, exceptions
+from airflow.sdk.exceptions import AirflowFailException
 
 from mirror_core.decide.approval_rules import (
     APPROVAL_VALIDITY_S,
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 APPROVAL_TIMEOUT: Final = timedelta(seconds=APPROVAL_VALIDITY_S)
 """A plan without an answer for so long counts as rejected."""
+AwaitsAnswer: Final[type[exceptions.TaskDeferred]] = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
+"""What a task that asks is left by. Before Airflow 3.3 it is deferred to a trigger."""
 APPROVES_KEY: Final = "approves"
 """Keyword of `execute_complete`. Not an XCom: other tasks could write that."""
 
@@ -113,7 +115,7 @@ class ApprovePlan(ApprovalOperator):
         self._refuse_stale_question(context)
         try:
             return super().execute(context)
-        except TaskAwaitingInput as pause:
+        except AwaitsAnswer as pause:
             pause.kwargs = {**(pause.kwargs or {}), APPROVES_KEY: approves}
             raise
 

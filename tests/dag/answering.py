@@ -33,9 +33,8 @@ def answer(person: str, choice: str = "Approve") -> Answer:
 def answer_question(task: Any, context: Any, person: str, choice: str = "Approve") -> Any:
     """What the task leaves when this person has answered; None where it asks nothing. Its templates are rendered."""
     from airflow.providers.standard.operators import hitl
-    from airflow.sdk.exceptions import TaskAwaitingInput
     from mirrorbook_airflow import approvals
-    from mirrorbook_airflow.approvals import GoAhead
+    from mirrorbook_airflow.approvals import AwaitsAnswer, GoAhead
 
     plan = context["ti"].xcom_pull(task_ids=task.plan_task)
     if not isinstance(task, GoAhead):
@@ -45,7 +44,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
         patched.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
         try:
             return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
-        except TaskAwaitingInput as asking:
+        except AwaitsAnswer as asking:
             return task.execute_complete(context, answer(person, choice), **(asking.kwargs or {}))
 
 

@@ -204,9 +204,8 @@ def test_a_time_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: 
 def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.providers.standard.operators import hitl
     from airflow.providers.standard.operators.empty import EmptyOperator
-    from airflow.sdk.exceptions import TaskAwaitingInput
     from mirrorbook_airflow import approvals
-    from mirrorbook_airflow.approvals import ApprovePlan
+    from mirrorbook_airflow.approvals import ApprovePlan, AwaitsAnswer
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
     monkeypatch.setattr(ApprovePlan, "check_displayed_plan", lambda self, context: "0123456789ab")
@@ -216,6 +215,6 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
     run = SimpleNamespace(dag_id="mirror_failover", run_id="r1")
     context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "dag_run": run, "what": "question"}
-    with pytest.raises(TaskAwaitingInput):
+    with pytest.raises(AwaitsAnswer):
         asked.execute(context)
     assert sys.modules[ours].told == [("run question", "question")]

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.wheel_build import OLDEST
+from tests.support.wheel_build import AS_OF_OLDEST, OLDEST
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 UV: Final = str(Path(sys.executable).with_name("uv"))
@@ -145,18 +145,24 @@ LOCKED: Final = ("--constraints", str(REPOSITORY / "requirements.lock"), "--veri
 
 
 @pytest.mark.parametrize(
-    "versions",
+    ("airflow_before", "versions"),
     [
-        pytest.param(LOCKED, id="locked"),
-        pytest.param((OLDEST,), id="oldest", marks=pytest.mark.slow),
-        pytest.param((), id="newest", marks=pytest.mark.slow),
+        pytest.param((), LOCKED, id="locked"),
+        pytest.param((OLDEST, *AS_OF_OLDEST), (), id="oldest", marks=pytest.mark.slow),
+        pytest.param((), (), id="newest", marks=pytest.mark.slow),
     ],
 )
 def test_a_fresh_airflow_with_the_wheel_has_the_dags_the_connection_type_and_the_page(
-    versions: tuple[str, ...], wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    airflow_before: tuple[str, ...],
+    versions: tuple[str, ...],
+    wheel: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run(UV, "venv", "--python", sys.executable, "env", cwd=tmp_path)
     python, airflow = tmp_path / "env/bin/python", tmp_path / "env/bin/airflow"
+    if airflow_before:
+        run(UV, "pip", "install", "--python", python, *airflow_before, cwd=tmp_path)
     run(UV, "pip", "install", "--python", python, *versions, f"{wheel}[airflow]", cwd=tmp_path)
     own = tmp_path / "airflow" / "dags"
     own.mkdir(parents=True)
