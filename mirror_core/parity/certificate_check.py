@@ -91,7 +91,6 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
     except (RemoteFault, OSError) as error:
         raise Indeterminate(f"mirror {mirror}: what to prove is not known: {error}") from None
     lease = observe_live_lease(link.destination, state, mirror)
-    oldest_allowed = datetime.now(UTC) - MAX_RECEIPT_AGE
     uncertified, left_out = dict[Partition, tuple[UncoveredRange, ...]](), dict[Partition, str]()
     for p, status in sorted(statuses.items()):
         if p not in own:
@@ -105,12 +104,7 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         end = ends[p] if status.lmo is None else min(ends[p], status.lmo)
         if p in coverage:
             generation, _, reached = newest.get(p, (-1, 0, Offset(0)))
-            is_copying = (
-                lease is not None
-                and status.lmo is None
-                and generation == lease.generation
-                and ended_at[p] > oldest_allowed
-            )
+            is_copying = status.lmo is None and is_receipt_fresh(lease, generation, ended_at.get(p))
             uncertified[p], excluded = find_gaps(coverage[p], starts[p], end, reached if is_copying else None)
             left_out |= (
                 {p: "; ".join(f"[{gap.start}, {gap.end}): {gap.reason}" for gap in excluded)} if excluded else {}
@@ -131,6 +125,13 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         {p.topic: topics[p.topic].id for p in own},
         lease,
     )
+
+
+def is_receipt_fresh(lease: Lease | None, generation: int, ended_at: datetime | None) -> bool:
+    """By the data plane's clock, which dates both."""
+    if lease is None or ended_at is None or generation != lease.generation:
+        return False
+    return ended_at > datetime.fromtimestamp(lease.heartbeat_ms / 1000, UTC) - MAX_RECEIPT_AGE
 
 
 def read_coverage(

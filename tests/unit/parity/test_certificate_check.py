@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,12 @@ import pytest
 from mirror_core.evidence import receipt_files
 from mirror_core.evidence.file_store import LocalFolder
 from mirror_core.kafka.log_offsets import OffsetPoint
-from mirror_core.model.mirror import PartitionState, PartitionStatus
+from mirror_core.model.mirror import Lease, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from mirror_core.model.task_messages import Receipt
 from mirror_core.parity import certificate_check
-from mirror_core.parity.certificate_check import CertificateScope, read_certificate_scope
+from mirror_core.parity.certificate_check import CertificateScope, is_receipt_fresh, read_certificate_scope
 from mirror_core.state.state_records import State
 from tests.support.sample_receipts import MIRROR, receipt
 
@@ -134,3 +135,19 @@ def test_pieces_of_another_topic_of_the_name_and_of_other_partitions_count_for_n
         Partition("orders", 1): [(0, OFFSETS)],
         Partition("orders", 2): [(0, OFFSETS)],
     }
+
+
+@pytest.mark.parametrize("clock_ahead", [timedelta(0), timedelta(hours=2), timedelta(hours=-2)])
+@pytest.mark.parametrize(("age", "fresh"), [(timedelta(minutes=1), True), (timedelta(minutes=6), False)])
+def test_whether_receipts_are_still_stored_is_judged_by_the_clock_of_the_data_plane(
+    clock_ahead: timedelta, age: timedelta, fresh: bool
+) -> None:
+    """Ahead of this machine's, or behind it."""
+    heartbeat = datetime.now(UTC) + clock_ahead
+    heartbeat_ms = round(heartbeat.timestamp() * 1000)
+    lease = Lease(
+        mirror=MIRROR, owner="other/1/aa", generation=3, heartbeat_ms=heartbeat_ms, writers_until_ms=heartbeat_ms
+    )
+    assert is_receipt_fresh(lease, 3, heartbeat - age) is fresh
+    assert not is_receipt_fresh(lease, 2, heartbeat), "stored by a data plane before it"
+    assert not is_receipt_fresh(None, 3, heartbeat)
