@@ -49,7 +49,7 @@ from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.logs import get_log_settings
 from mirror_core.model.names import MirrorName
 from mirror_core.model.text import format_bytes, format_items
-from mirror_core.supervisor.lifecycle import build_replicate_command, build_watch_command
+from mirror_core.supervisor.child_commands import build_replicate_command, build_watch_command
 from mirror_core.supervisor.supervisor import Supervisor
 
 _TERMINAL_S: Final = 0.5

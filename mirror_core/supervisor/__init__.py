@@ -8,8 +8,7 @@ Invariants
 ----------
 - That only one data plane copies is guaranteed by the mirror's lease, not here. The lock only prevents
   two supervisors of one host, and the kernel releases it whatever kills the holder.
-- A signal goes only to the process that was recorded: pid, start time, boot and pid namespace are
-  compared again after a pidfd is open. In doubt nothing is signalled.
+- A status names its process by pid, start time, boot and pid namespace: a later one with its pid is another.
 - A child does not outlive its supervisor (Linux: SIGTERM at the parent's death), and a full disk or a
   closed terminal never ends a supervisor whose child copies.
 

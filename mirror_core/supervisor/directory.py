@@ -3,7 +3,6 @@
 <home>/<mirror>/supervisor.lock   held (flock) by a living supervisor
 <home>/<mirror>/status.json       `SupervisorStatus`
 <home>/<mirror>/replicate.log     output of its child; replicate.log.1: older
-<home>/<mirror>/supervisor.log    output of a detached supervisor
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ class SupervisorDirectory:
         self.mirror = mirror
         self.folder = root / quote(mirror, safe="")
         self.log = self.folder / "replicate.log"
-        self.own_log = self.folder / "supervisor.log"
         self._lock = self.folder / "supervisor.lock"
         self._status = self.folder / "status.json"
 
@@ -121,9 +119,7 @@ class SupervisorDirectory:
             if not is_held:
                 return replace(status, alive=False) if status else None
             # A new supervisor locks before it replaces a killed one's status. Unknown on other machines.
-            if status is not None and (
-                status.host not in ("", get_machine().host) or status.process.find_mismatch() is None
-            ):
+            if status is not None and (status.host not in ("", get_machine().host) or status.process.is_running()):
                 return status
             if time.monotonic() > deadline:
                 return status

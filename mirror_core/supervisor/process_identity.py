@@ -1,9 +1,8 @@
-"""Tells a process from others that reused its pid. Without /proc, nothing is signalled."""
+"""Tells a process from others that reused its pid."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,21 +45,10 @@ class ProcessIdentity:
     machine: MachineIdentity
     started: int | None
 
-    def find_mismatch(self) -> str | None:
-        """Why it may not be the recorded process. None: it is."""
-        machine = get_machine()
-        if self.machine.host != machine.host:
-            return f"process {self.pid} runs on host {self.machine.host or '(unknown)'}, and this is {machine.host}"
-        if not self.machine.boot or not machine.boot:
-            return f"nothing tells whether process {self.pid} of now is the one that was meant"
-        if self.machine.boot != machine.boot:
-            return (
-                f"process {self.pid} was one of another container of this host, or of the time before its last start: "
-                "whoever has that number here is another one"
-            )
-        if self.started is None or read_start_ticks(self.pid) != self.started:
-            return f"process {self.pid} is not the one that was meant: that one has ended"
-        return None
+    def is_running(self) -> bool:
+        """Certainly a process of this machine, and there."""
+        is_known = self.machine.boot and self.started is not None
+        return bool(is_known) and self.machine == get_machine() and read_start_ticks(self.pid) == self.started
 
     def has_ended(self) -> bool:
         """Certainly a process of this machine, and gone."""
@@ -68,26 +56,6 @@ class ProcessIdentity:
             return False
         start_ticks = read_start_ticks(self.pid)
         return _is_absent(self.pid) if start_ticks is None else start_ticks != self.started
-
-    def signal(self, signal_number: signal.Signals) -> str | None:
-        """Returns why nothing was signalled. Never signals a process that reused the pid."""
-        mismatch = self.find_mismatch()
-        if mismatch:
-            return mismatch
-        try:
-            handle = os.pidfd_open(self.pid)
-        except OSError as error:
-            return f"process {self.pid} cannot be held on to: {error.strerror}"
-        try:
-            # The pidfd stays with one process even if the pid is reused, so compare now.
-            mismatch = self.find_mismatch()
-            if mismatch is None:
-                signal.pidfd_send_signal(handle, signal_number)
-        except OSError as error:
-            return f"process {self.pid} cannot be signalled: {error.strerror}"
-        finally:
-            os.close(handle)
-        return mismatch
 
 
 def _is_absent(pid: int) -> bool:

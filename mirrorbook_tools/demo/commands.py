@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirror_core.model.text import escape_invisible_lines
-from mirror_core.supervisor.lifecycle import PROGRAM
+from mirror_core.supervisor.child_commands import PROGRAM
 from mirrorbook_tools.demo.processes import Processes
 from mirrorbook_tools.demo.terminal_screen import Screen
 from mirrorbook_tools.demo.workload import StoryFailed

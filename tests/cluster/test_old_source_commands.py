@@ -14,10 +14,10 @@ from mirror_core.model.acl import Permission
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
-from mirror_core.supervisor import lifecycle
 from tests.cluster.desk import Desk
 from tests.support.broker_faults import killed, suspended
 from tests.support.cluster_admin import rights_of
+from tests.support.detached_supervisor import ensure_supervisor, stop_supervisor
 from tests.support.failback_runs import failback_of
 from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import Pair, produce, read_all
@@ -134,9 +134,7 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
     home = tmp_path / "home"
     with killed(pair.east):
         promoted(mirrored)
-        lifecycle.ensure_supervisor(
-            pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
-        )
+        ensure_supervisor(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
         log = home / mirrored.name / "replicate.log"
         wait_until(
             lambda: log.exists() and "fence pending since" in log.read_text(), timeout_s=TIMEOUT_S, why="it waits"
@@ -145,7 +143,7 @@ def test_a_supervisor_keeps_the_old_source_fenced_when_its_mirror_was_failed_ove
         wait_until(lambda: debt_of(mirrored).applied_at_ms, timeout_s=TIMEOUT_S, why="east is fenced")
         assert denied(pair.east, topic)
     finally:
-        lifecycle.stop_supervisor(home, mirrored.name)
+        stop_supervisor(home, mirrored.name)
 
 
 def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pair, tmp_path: Path) -> None:
@@ -159,9 +157,7 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
     try:
         with killed(pair.east):
             failover.abort(run.id)
-            lifecycle.ensure_supervisor(
-                pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path))
-            )
+            ensure_supervisor(pair.config_path, mirrored.name, home, ("--runner", "local", "--receipts", str(tmp_path)))
             log = home / mirrored.name / "replicate.log"
             waits = "its fence waits to be removed"
             wait_until(lambda: log.exists() and waits in log.read_text(), timeout_s=TIMEOUT_S, why="it waits")
@@ -171,4 +167,4 @@ def test_a_supervisor_lifts_what_an_abort_had_to_leave_and_copies_again(pair: Pa
             lambda: len(read_all(pair.west, topic)) == 20 + len(sent), timeout_s=TIMEOUT_S, why="copying goes on"
         )
     finally:
-        lifecycle.stop_supervisor(home, mirrored.name)
+        stop_supervisor(home, mirrored.name)

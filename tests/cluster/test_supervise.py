@@ -17,9 +17,9 @@ from mirror_core.model.mirror import DesiredState
 from mirror_core.model.names import MirrorName, format_reverse_name
 from mirror_core.state.state_topic import read_state
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirror_core.supervisor import lifecycle
 from mirror_core.supervisor.directory import SupervisorStatus
 from tests.support.cli_process import mirrorbook
+from tests.support.detached_supervisor import ensure_supervisor, read_supervisor_status, stop_supervisor
 from tests.support.kafka_clients import Pair, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.waiting import wait_until
@@ -38,11 +38,11 @@ class Supervised:
     home: Path
     options: tuple[str, ...]
 
-    def ensure(self, name: MirrorName | None = None) -> None:
-        lifecycle.ensure_supervisor(self.pair.config_path, name or self.mirrored.name, self.home, self.options)
+    def ensure(self) -> None:
+        ensure_supervisor(self.pair.config_path, self.mirrored.name, self.home, self.options)
 
     def status(self) -> SupervisorStatus:
-        found = lifecycle.read_supervisor_status(self.home, self.mirrored.name)
+        found = read_supervisor_status(self.home, self.mirrored.name)
         assert found is not None
         return found
 
@@ -71,7 +71,7 @@ def supervised(pair: Pair, tmp_path: Path) -> Iterator[Supervised]:
     try:
         yield made
     finally:
-        lifecycle.stop_supervisor(made.home, mirrored.name)
+        stop_supervisor(made.home, mirrored.name)
 
 
 def test_data_flows_again_after_the_driver_was_killed(supervised: Supervised) -> None:
@@ -120,8 +120,6 @@ def test_the_way_home_is_copied_as_soon_as_there_is_one(supervised: Supervised) 
     supervised.flows(20)
     name, topic = format_reverse_name(supervised.mirrored.name), new_topic(supervised.pair.west)
     config = load_config(supervised.pair.config_path)
-    supervised.ensure(name)
-    assert lifecycle.read_supervisor_status(supervised.home, name) is None, "the one that there is copies it, too"
     other = MirrorName(f"{supervised.mirrored.name}-other")
     made = create_mirror(config, other, source="west", destination="east", topics=(topic,), groups=())
     with StateWriter(config.cluster("east"), make_control_id(name)) as writer:

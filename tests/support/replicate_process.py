@@ -21,11 +21,11 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_offsets
 from mirror_core.model.mirror import is_lease_fresh
 from mirror_core.model.names import MirrorName, Partition
-from mirror_core.supervisor.lifecycle import ensure_supervisor, stop_supervisor
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.checked_threads import beside
 from tests.support.cli_process import MIRRORBOOK, Forked
 from tests.support.data_errors import about_data
+from tests.support.detached_supervisor import ensure_supervisor, stop_supervisor
 from tests.support.kafka_clients import TIMEOUT_S, Record
 from tests.support.mirrored_topics import Mirrored
 from tests.support.sentences import format_sentence

@@ -13,7 +13,7 @@ from mirror_core.mirrors.fence_metrics import FENCE_METRICS, FenceCollector, col
 from mirror_core.model.logs import LogSettings
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.pending_fence import LateSplit
-from mirror_core.supervisor.lifecycle import build_watch_command
+from mirror_core.supervisor.child_commands import build_watch_command
 from tests.support.mirror_views import MIRROR
 
 SHOWN_LABELS = ("state", "topic", "written")

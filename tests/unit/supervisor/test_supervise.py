@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirror_core.model.errors import BadRequest
+from mirror_core.model.logs import LogSettings
 from mirror_core.model.names import MirrorName
-from mirror_core.supervisor import directory, lifecycle
+from mirror_core.supervisor import directory
+from mirror_core.supervisor.child_commands import build_replicate_command
 from mirror_core.supervisor.directory import SupervisorDirectory, SupervisorStatus, make_own_status
 from mirror_core.supervisor.process_identity import get_machine, read_start_ticks
 from mirror_core.supervisor.supervisor import (
@@ -29,6 +31,7 @@ from mirror_core.supervisor.supervisor import (
     REFUSED_DELAY_S,
     compute_next_delay_s,
 )
+from tests.support.detached_supervisor import read_supervisor_status
 from tests.support.sentences import format_sentence
 from tests.support.waiting import patience, wait_until
 
@@ -78,7 +81,7 @@ def running(home: Path, script_says: str = "here I am") -> SupervisorStatus:
     """The status once a child is up and has said so."""
 
     def up() -> SupervisorStatus | None:
-        found = lifecycle.read_supervisor_status(home, MIRROR)
+        found = read_supervisor_status(home, MIRROR)
         if found is None or found.child_pid is None or not psutil.pid_exists(found.child_pid):
             return None
         return found if Path(found.log).read_text().count(script_says) > found.restarts else None
@@ -113,17 +116,7 @@ def test_sigterm_stops_the_child_cleanly_and_waits_for_it(tmp_path: Path) -> Non
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
         assert found.child_pid is not None
         assert not psutil.pid_exists(found.child_pid)
-        assert lifecycle.read_supervisor_status(tmp_path, MIRROR) is None
-
-
-def test_stop_ends_supervisor_and_child(tmp_path: Path) -> None:
-    with supervisor(tmp_path, POLITE) as process:
-        found = running(tmp_path)
-        lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)
-        assert process.wait(TIMEOUT_S) == 0
-        assert found.child_pid is not None
-        assert not psutil.pid_exists(found.child_pid)
-    lifecycle.stop_supervisor(tmp_path, MIRROR, timeout_s=TIMEOUT_S)  # nothing there: nothing to do
+        assert read_supervisor_status(tmp_path, MIRROR) is None
 
 
 def test_a_second_supervisor_refuses_and_names_the_first(tmp_path: Path) -> None:
@@ -145,12 +138,12 @@ def test_a_killed_supervisor_takes_its_child_along_and_makes_room(tmp_path: Path
         doomed.wait(TIMEOUT_S)
         wait_until(lambda: not child.is_running(), timeout_s=TIMEOUT_S, why="the child follows its parent")
         assert Path(found.log).read_text().splitlines() == ["here I am", "tidied up"]
-    last = lifecycle.read_supervisor_status(tmp_path, MIRROR)
+    last = read_supervisor_status(tmp_path, MIRROR)
     assert last is not None
     assert not last.alive
     with supervisor(tmp_path, STEADY):
         now = wait_until(
-            lambda: seen if (seen := lifecycle.read_supervisor_status(tmp_path, MIRROR)) and seen.alive else None,
+            lambda: seen if (seen := read_supervisor_status(tmp_path, MIRROR)) and seen.alive else None,
             timeout_s=TIMEOUT_S,
             why="the next supervisor takes over",
         )
@@ -176,7 +169,7 @@ def test_a_killed_supervisors_last_word_is_not_taken_for_its_successors(
         return True
 
     monkeypatch.setattr(SupervisorDirectory, "is_locked", held)
-    found = lifecycle.read_supervisor_status(tmp_path, MIRROR)
+    found = read_supervisor_status(tmp_path, MIRROR)
     assert found is not None
     assert (found.alive, found.pid) == (True, os.getpid())
 
@@ -186,18 +179,14 @@ def test_a_supervisor_says_which_process_of_which_machine_it_is(tmp_path: Path) 
         found = running(tmp_path)
         assert found.process.machine == get_machine()
         assert found.started == read_start_ticks(process.pid) is not None
-        assert found.process.find_mismatch() is None
+        assert found.process.is_running()
 
 
 @pytest.mark.parametrize("code", [2, 3, 5])
 def test_what_only_a_person_changes_is_tried_again_calmly(tmp_path: Path, code: int) -> None:
     with supervisor(tmp_path, f"import sys; print('no, because', flush=True); sys.exit({code})") as process:
         found = wait_until(
-            lambda: (
-                now
-                if (now := lifecycle.read_supervisor_status(tmp_path, MIRROR)) and now.last_exit is not None
-                else None
-            ),
+            lambda: now if (now := read_supervisor_status(tmp_path, MIRROR)) and now.last_exit is not None else None,
             timeout_s=TIMEOUT_S,
             why="the child has ended once",
         )
@@ -335,13 +324,8 @@ home, mirror"""
 
 
 def test_options_that_end_replicate_are_refused(tmp_path: Path) -> None:
-    config = tmp_path / "mirrorbook.yaml"
-    config.touch()
     with pytest.raises(BadRequest, match="--until-caught-up"):
-        lifecycle.ensure_supervisor(config, MIRROR, tmp_path, ["--until-caught-up"])
-    with pytest.raises(BadRequest, match="no configuration"):
-        lifecycle.ensure_supervisor(tmp_path / "none.yaml", MIRROR, tmp_path)
-    assert lifecycle.read_supervisor_status(tmp_path, MIRROR) is None
+        build_replicate_command(tmp_path / "mirrorbook.yaml", MIRROR, ["--until-caught-up"], LogSettings())
 
 
 @given(ends=st.lists(st.tuples(st.sampled_from([-9, 0, 1, 2, 3, 4, 5]), st.floats(0, 100)), max_size=30))
