@@ -1,4 +1,4 @@
-"""What the page's plots take from a Prometheus: a real one, which was given the figures of the last hour."""
+"""Plots, and what they take from a Prometheus: a real one, which was given the figures of the last hour."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ import pytest
 from mirror_core.model.errors import BadRequest, RemoteFault
 from mirror_core.model.names import MirrorName
 from mirror_core.page.plots import (
+    MAX_POINTS,
     RESPONSE_TIMEOUT_S,
     STEP_S,
     PrometheusHistory,
     check_address,
     compute_rates,
     fetch_samples,
+    make_plot,
 )
 from mirror_core.page.snapshots import MirrorSample, MirrorView
 from mirrorbook_tools.sandbox.ports import choose_ports
@@ -174,3 +176,48 @@ def test_what_can_be_no_address_is_refused_without_being_told(given: str) -> Non
     with pytest.raises(BadRequest) as refused:
         check_address(given)
     assert given not in str(refused.value)
+
+
+def test_a_plot_has_a_gap_where_nothing_was_known() -> None:
+    found = make_plot("Lag", "offsets", [(0, 1), (1_000, None), (2_000, 3)])
+
+    assert found.path.count("M") == 2
+    assert "L" not in found.path
+    assert found.text == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
+    assert (found.top, found.since, found.until) == ("3", "00:00:00", "00:00:02")
+
+
+def test_a_plot_of_nothing_says_so() -> None:
+    assert make_plot("Lag", "offsets", [(0, 0)]).top == "1"
+    assert make_plot("Lag", "offsets", []).path == ""
+    assert make_plot("Lag", "offsets", [(0, None)]).text == "Lag: unknown since 00:00:00 UTC"
+    assert make_plot("Lag", "offsets", [(0, 2), (1_000, None)]).text.startswith("Lag: unknown now")
+
+
+def test_many_samples_of_now_leave_the_few_of_the_past_as_they_are() -> None:
+    past: list[tuple[int, float | None]] = [(n * 60_000, None if n % 8 == 0 else 1.0) for n in range(360)]
+    now: list[tuple[int, float | None]] = [(360 * 60_000 + n * 2_000, 1.0) for n in range(1_800)]
+
+    found = make_plot("Lag", "offsets", past + now).path
+
+    assert 30 < found.count("M") < 60, "a gap each eight minutes"
+    assert found.count("L") > 200
+
+
+def test_many_samples_keep_their_peak_and_their_gap() -> None:
+    samples: list[tuple[int, float | None]] = [(n, 0.0) for n in range(10 * MAX_POINTS)]
+    samples[777], samples[1_555] = (777, 9.0), (1_555, None)
+
+    found = make_plot("Lag", "offsets", samples)
+
+    assert found.path.count("L") + found.path.count("M") < MAX_POINTS
+    assert " 2.0" in found.path
+    assert found.path.count("M") == 2
+
+
+def test_a_rate_is_unknown_where_something_shrank() -> None:
+    assert compute_rates([(0, 0), (2_000, 10), (3_000, 5), (4_000, None)]) == [
+        (2_000, 5.0),
+        (3_000, None),
+        (4_000, None),
+    ]

@@ -7,26 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mirrorbook_airflow.page.buttons import (
-    FAILBACK,
-    FAILOVER,
-    MIRROR_BUTTON_LABELS,
-    UNPLANNED,
-    choose_deciding_dag,
-    list_mirror_buttons,
-    list_own_dags,
-)
 
 from mirror_core.decide.clock_skew import explain_clock_behind
 from mirror_core.decide.failover_plan import PlanDecision
 from mirror_core.decide.failover_readiness import GroupReadAgain, UnplannedForecast
-from mirror_core.decide.process_liveness import UNKNOWN_CONDUCTOR, WATCHER_STEP
+from mirror_core.decide.process_liveness import WATCHER_STEP
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.json_documents import to_finding_documents
 from mirror_core.model.mirror import (
-    DesiredState,
     FailureKind,
     GroupSyncTime,
     NeverCopied,
@@ -34,12 +24,11 @@ from mirror_core.model.mirror import (
 )
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.pending_fence import FenceAction, PendingFence
-from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepRecord
+from mirror_core.model.run import Run, RunMode, RunState, StepRecord
 from mirror_core.model.run_checkpoints import RunNote, WatcherHeartbeat
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
 from mirror_core.page import routes
-from mirror_core.page.mirror_page import ROWS_PER_PAGE, select_valid
-from mirror_core.page.plots import MAX_POINTS, compute_rates, make_plot
+from mirror_core.page.mirror_page import ROWS_PER_PAGE
 from mirror_core.page.routes import render
 from mirror_core.page.runs import list_run_views, parse_dag_run
 from mirror_core.page.snapshots import MirrorAssessment, PendingApproval
@@ -50,7 +39,6 @@ from mirror_core.state.state_records import PartitionRecord
 from tests.support.html_pages import Page
 from tests.support.page_views import (
     HOSTILE,
-    MIRROR,
     NAME,
     NOW,
     judged,
@@ -470,133 +458,6 @@ def test_of_many_groups_those_are_shown_whose_error_is_unknown_or_great() -> Non
 
 def test_without_a_finished_run_nothing_was_foretold() -> None:
     assert "No failover has been finished, and no drill." in shown(page(None, one=told(run())))
-
-
-# -- buttons ---------------------------------------------------------------------------------------------------------
-
-
-def grey(**known: object) -> dict[str, str]:
-    rights = {FAILBACK: "viewer may not", **dict.fromkeys(MIRROR_BUTTON_LABELS.keys() - {FAILBACK}, "")}
-    found = list_mirror_buttons(rights, **known, conductor=UNKNOWN_CONDUCTOR)  # type: ignore[arg-type]
-    return {action.dag: action.disabled_reason for action in found if action.disabled_reason}
-
-
-def test_a_button_is_grey_by_the_users_rights_or_by_the_cores_reasons() -> None:
-    assert grey(assessment=None, run=None) == {FAILBACK: "viewer may not"}
-    assert grey(assessment=judged("not caught up"), run=None)[FAILOVER] == "not caught up"
-
-
-def test_a_button_leads_to_the_mirrors_own_dag_where_there_is_one() -> None:
-    """And by the rights for that one."""
-    possible = list_own_dags(MirrorName("orders-back"))
-    assert possible[FAILOVER] == "mirror_failover.orders-back"
-    assert possible["mirror_sync"] == "mirror_sync.orders", "which syncs its way home, too"
-    denied = {**dict.fromkeys(MIRROR_BUTTON_LABELS, "viewer may not"), possible[FAILOVER]: ""}
-    own = {FAILOVER: possible[FAILOVER]}
-    found = {button.dag: button for button in list_mirror_buttons(denied, None, None, UNKNOWN_CONDUCTOR, own)}
-    assert (found[FAILOVER].dag_id, found[FAILOVER].disabled_reason) == ("mirror_failover.orders-back", "")
-    assert (found[FAILBACK].dag_id, found[FAILBACK].disabled_reason) == (FAILBACK, "viewer may not")
-
-
-@pytest.mark.parametrize(
-    ("mirror", "existing", "dag"),
-    [
-        ("orders", [], FAILOVER),
-        ("orders", ["mirror_failover.bills", "mirror_sync.orders", "mirror_failover_set.orders"], FAILOVER),
-        ("orders", ["mirror_failover.orders", FAILOVER], "mirror_failover.orders"),
-        ("orders-back", ["mirror_failover.orders"], "mirror_failover.orders"),
-        ("orders-back", ["mirror_failover.orders-back", "mirror_failover.orders"], "mirror_failover.orders-back"),
-    ],
-)
-def test_a_mirror_is_seen_by_the_rights_on_its_own_dag_where_there_is_one(
-    mirror: str, existing: list[str], dag: str
-) -> None:
-    assert choose_deciding_dag(MirrorName(mirror), existing) == dag
-
-
-def test_a_failover_without_the_source_is_grey_with_the_reason_why_it_would_be_refused() -> None:
-    refused = replace(
-        judged(),
-        unplanned=UnplannedForecast(
-            refused=to_finding_documents([Finding("west is silent"), Finding("it is stopped")])
-        ),
-    )
-    assert grey(assessment=refused, run=None)[UNPLANNED] == "west is silent (and 1 more)"
-    assert grey(assessment=refused, run=run())[UNPLANNED] == "west is silent (and 1 more)", (
-        "nor would it go on from there"
-    )
-    for other in (
-        judged("not caught up"),
-        replace(judged("the source is dead"), unplanned=UnplannedForecast(refused=())),
-    ):
-        assert UNPLANNED not in grey(assessment=other, run=None)
-
-
-def test_no_button_is_grey_by_a_judgement_that_holds_no_longer() -> None:
-    one, ended = told(), told(run(ended_ms=NOW - 4_000))
-    refused = replace(
-        judged(),
-        unplanned=UnplannedForecast(refused=to_finding_documents([Finding("it is stopped")])),
-        desired=MIRROR.desired,
-    )
-    assert select_valid(refused, one, MIRROR, NOW) == refused
-    assert select_valid(refused, one, MIRROR, NOW + 120_000) is None, "too old"
-    assert select_valid(refused, ended, MIRROR, NOW) is None, "a run has ended since"
-    assert select_valid(refused, one, replace(MIRROR, desired=DesiredState.PAUSED), NOW) is None
-    assert select_valid(None, one, MIRROR, NOW) is None
-
-
-def test_a_planned_run_leaves_the_source_to_be_given_up_and_a_failback_does_not() -> None:
-    assert grey(assessment=None, run=run()).keys() == {FAILOVER, FAILBACK}
-    assert grey(assessment=None, run=run(kind=RunKind.FAILBACK)).keys() == {FAILOVER, FAILBACK, UNPLANNED}
-
-
-# -- plots -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_plot_has_a_gap_where_nothing_was_known() -> None:
-    found = make_plot("Lag", "offsets", [(0, 1), (1_000, None), (2_000, 3)])
-
-    assert found.path.count("M") == 2
-    assert "L" not in found.path
-    assert found.text == "Lag: 3 offsets now, between 1 and 3 since 00:00:00 UTC"
-    assert (found.top, found.since, found.until) == ("3", "00:00:00", "00:00:02")
-
-
-def test_a_plot_of_nothing_says_so() -> None:
-    assert make_plot("Lag", "offsets", [(0, 0)]).top == "1"
-    assert make_plot("Lag", "offsets", []).path == ""
-    assert make_plot("Lag", "offsets", [(0, None)]).text == "Lag: unknown since 00:00:00 UTC"
-    assert make_plot("Lag", "offsets", [(0, 2), (1_000, None)]).text.startswith("Lag: unknown now")
-
-
-def test_many_samples_of_now_leave_the_few_of_the_past_as_they_are() -> None:
-    past: list[tuple[int, float | None]] = [(n * 60_000, None if n % 8 == 0 else 1.0) for n in range(360)]
-    now: list[tuple[int, float | None]] = [(360 * 60_000 + n * 2_000, 1.0) for n in range(1_800)]
-
-    found = make_plot("Lag", "offsets", past + now).path
-
-    assert 30 < found.count("M") < 60, "a gap each eight minutes"
-    assert found.count("L") > 200
-
-
-def test_many_samples_keep_their_peak_and_their_gap() -> None:
-    samples: list[tuple[int, float | None]] = [(n, 0.0) for n in range(10 * MAX_POINTS)]
-    samples[777], samples[1_555] = (777, 9.0), (1_555, None)
-
-    found = make_plot("Lag", "offsets", samples)
-
-    assert found.path.count("L") + found.path.count("M") < MAX_POINTS
-    assert " 2.0" in found.path
-    assert found.path.count("M") == 2
-
-
-def test_a_rate_is_unknown_where_something_shrank() -> None:
-    assert compute_rates([(0, 0), (2_000, 10), (3_000, 5), (4_000, None)]) == [
-        (2_000, 5.0),
-        (3_000, None),
-        (4_000, None),
-    ]
 
 
 # -- colours ---------------------------------------------------------------------------------------------------------
