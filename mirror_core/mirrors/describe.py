@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -88,7 +89,7 @@ from mirror_core.model.mirror import (
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.run import Run
-from mirror_core.model.source_observation import Heartbeat, SourceObservation
+from mirror_core.model.source_observation import Heartbeat
 from mirror_core.model.sync_state import GroupCoverage, UnsyncedGroups
 from mirror_core.model.text import format_bytes
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS
@@ -191,7 +192,9 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as destination:
         at_destination = _fetch_offsets(destination, statuses, OffsetPoint.LOG_END, OffsetPoint.START)
         (log_ends, copy_starts), observation = at_destination.points, state.source_observations.get(mirror.name)
-        foreign_starts = _find_foreign_writes(destination, mirror, statuses, observation, log_ends)
+        foreign_starts: dict[Partition, Offset | None] = dict.fromkeys(log_ends)
+        with suppress(RemoteFault):
+            foreign_starts = find_foreign_writes(destination, mirror, statuses, observation, log_ends)
     positions = find_positions(log_ends, foreign_starts)
     # High watermarks before stable ends: else records that were just committed would seem to be hidden.
     source_points = (OffsetPoint.START, OffsetPoint.HIGH_WATERMARK, OffsetPoint.STABLE_END)
@@ -508,19 +511,6 @@ def _explain_unenforced(link: MirrorLink) -> str:
             return explain_unenforced(client)
     except MirrorError as error:
         return f"may not keep them closed ({error})"
-
-
-def _find_foreign_writes(
-    destination: ClusterClient,
-    mirror: Mirror,
-    statuses: Mapping[Partition, PartitionStatus],
-    observation: SourceObservation | None,
-    log_ends: Mapping[Partition, Offset],
-) -> dict[Partition, Offset | None]:
-    try:
-        return find_foreign_writes(destination, mirror, statuses, observation, log_ends)
-    except RemoteFault:
-        return dict.fromkeys(log_ends)
 
 
 def _read_heartbeats(link: MirrorLink) -> tuple[Heartbeat, ...]:

@@ -295,12 +295,12 @@ def _make_parity_params() -> dict[str, Param]:
     }
 
 
-def _make_set_params() -> dict[str, Param]:
+def _make_planned_params() -> dict[str, Param]:
     return {"master": spark_master_param(), "pause": pause_param(), "gate_limit_s": gate_limit_param()}
 
 
 def _make_set_failback_params() -> dict[str, Param]:
-    return {"strategy": set_strategy_param(), **_make_set_params(), "patience_s": patience_param()}
+    return {"strategy": set_strategy_param(), **_make_planned_params(), "patience_s": patience_param()}
 
 
 ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
@@ -356,7 +356,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
         "failover": DagAction(
             build=_build_failover,
             group=_build_failover,
-            params=lambda: {**_make_set_params(), "leave_behind": leave_behind_param()},
+            params=lambda: {**_make_planned_params(), "leave_behind": leave_behind_param()},
             is_runbook=True,
             has_deadline=True,
             covers_reverse=False,
@@ -372,7 +372,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
         "failover_set": DagAction(
             build=lambda name: make_failover_tasks(name_set(name)),
             target=TargetKind.SET,
-            params=_make_set_params,
+            params=_make_planned_params,
             is_runbook=True,
             has_deadline=True,
         ),
@@ -388,7 +388,7 @@ ACTIONS: Final[Mapping[str, DagAction]] = MappingProxyType(
             group=_build_failback,
             params=lambda: {
                 "strategies": strategies_param(),
-                **_make_set_params(),
+                **_make_planned_params(),
                 "patience_s": patience_param(),
             },
             is_runbook=True,
