@@ -42,9 +42,12 @@ def test_it_ends_in_a_longer_epoch_and_holds_up_nothing_else(
         divergence: DivergenceFinder, partition: Partition, position: int, agreed_end: int, doubted_from: int | None
     ) -> None:
         begun.append(time.monotonic())
-        while time.monotonic() < begun[-1] + COMPARED_S or not seen.is_set():
+
+        def is_over() -> bool:
             divergence._check_cancelled()
-            time.sleep(0.01)
+            return seen.is_set() and time.monotonic() >= begun[-1] + COMPARED_S
+
+        wait_until(is_over, timeout_s=TIMEOUT_S, why="others are not copied while it compares")
         ended.append(time.monotonic())
 
     for partition in (long, other):
