@@ -27,7 +27,7 @@ from mirror_core.cli.run_commands import (
 from mirror_core.cli.runs import find_report, format_time
 from mirror_core.cli.tables import print_table
 from mirror_core.decide.drills import FORECAST_KEYS, DrillSummary
-from mirror_core.model.figures import FigureKey, format_value
+from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey, format_value
 from mirror_core.model.json_documents import JsonDocument, prints_json
 from mirror_core.model.run import RunMode
 from mirror_core.model.text import format_count
@@ -75,7 +75,7 @@ def run(
         print_json(outcome)
         return
     drilled = outcome.drilled
-    seconds = "without writes" if drilled.mode is RunMode.PLANNED else "first step to promotion, with waits"
+    seconds = "without writes" if drilled.mode is RunMode.PLANNED else FIRST_STEP_TEXT
     report = find_report(link.config.path, evidence, drilled.run)
     print_facts(
         {

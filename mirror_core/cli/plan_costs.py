@@ -9,7 +9,7 @@ from mirror_core.cli.output import format_block, print_line, wrap_text
 from mirror_core.decide.approval_rules import count_failed
 from mirror_core.decide.run_result import find_uncounted_loss, format_uncounted
 from mirror_core.decide.steps import find_no_return_step
-from mirror_core.model.figures import FigureKey
+from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast, UncountedReread
 from mirror_core.model.mirror import Mirror
@@ -101,7 +101,7 @@ def _format_seconds(mode: RunMode, forecast: PlanForecast | None, source: Cluste
     )
     if mode is RunMode.PLANNED:
         return predicted
-    return f"since {source} failed, until promotion; first step to promotion, with waits: {predicted}"
+    return f"since {source} failed, until promotion; {FIRST_STEP_TEXT}: {predicted}"
 
 
 def _format_read_again(plan: Plan, forecast: PlanForecast | None, mirror: Mirror) -> str:

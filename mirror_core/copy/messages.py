@@ -9,6 +9,7 @@ from mirror_core.decide.gaps_and_resume import LONG_TURN_OPEN_MS, MAX_GAP_OFFSET
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.model.acl import Acl, Operation, Resource
 from mirror_core.model.names import ClusterName, Partition
+from mirror_core.model.text import format_count
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.rights.required_acls import CLUSTER_NAME
 
@@ -98,8 +99,8 @@ def format_comparing(cluster: str, source: str, partition: Partition, offset: in
 
 def format_comparison_queued(cluster: str, partition: Partition, active_count: int) -> str:
     return (
-        f"cluster {cluster}, {partition}: its log is to be looked into, and waits for its turn: {active_count} other"
-        " look(s) are under way"
+        f"cluster {cluster}, {partition}: its log is to be compared, and waits for its turn:"
+        f" {format_count(active_count, 'other comparison')} under way"
     )
 
 

@@ -19,6 +19,7 @@ from mirror_core.model.errors import MirrorError
 from mirror_core.model.names import MirrorName
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from mirror_core.model.task_messages import Receipt
+from mirror_core.model.text import format_count
 from mirror_core.state.state_records import State
 
 MAX_WAITING_EPOCHS: Final = 500
@@ -175,7 +176,8 @@ class ReceiptWriter:
             )
             reason = self._last_error or default_reason
             self._report_line(
-                f"receipts of {lost_count} epoch(s) were not stored, and are holes for who reads them: {reason}"
+                f"receipts of {format_count(lost_count, 'epoch')} were not stored, and are holes for who reads them:"
+                f" {reason}"
             )
 
     def _run(self) -> None:

@@ -35,7 +35,7 @@ from mirror_core.decide.mirror_snapshot import (
     select_healthy,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
-from mirror_core.model.figures import FigureKey
+from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, PlanForecast
 from mirror_core.model.mirror import Mirror, PartitionStatus
@@ -70,7 +70,7 @@ class ForecastKey(StrEnum):
 _LABELS: Final[Mapping[ForecastKey, str]] = MappingProxyType(
     {
         ForecastKey.WITHOUT_WRITES_S: "seconds without writes",
-        ForecastKey.FIRST_STEP_TO_PROMOTION_S: "seconds from first step to promotion, with waits",
+        ForecastKey.FIRST_STEP_TO_PROMOTION_S: f"seconds from {FIRST_STEP_TEXT}",
         ForecastKey.STEP_S: "seconds of step",
         ForecastKey.LOST_OFFSETS: "offsets lost",
         ForecastKey.READ_AGAIN_OFFSETS: "offsets read again",

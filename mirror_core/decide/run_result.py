@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
-from mirror_core.model.figures import FigureKey, list_values
+from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey, list_values
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.mirror import Mirror
@@ -317,7 +317,7 @@ def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str
         return "unknown"
     if mode is RunMode.PLANNED:
         return f"{outage.promotion_s:,.1f} s, from the fence to the promotion"
-    promotion = f"first step to promotion, with waits: {outage.promotion_s:,.1f} s"
+    promotion = f"{FIRST_STEP_TEXT}: {outage.promotion_s:,.1f} s"
     if outage.at_most_s is None:
         return f"unknown since when until the promotion, and until applications followed; {promotion}"
     return (
@@ -356,4 +356,4 @@ def format_outage_briefly(outage: WriteOutage | None, mode: RunMode) -> str:
     if mode is RunMode.PLANNED:
         return f"{outage.promotion_s:.1f} s{judged}"
     most = "unknown" if outage.at_most_s is None else f"up to {outage.at_most_s:.1f} s"
-    return f"{most}; first step to promotion, with waits {outage.promotion_s:.1f} s{judged}"
+    return f"{most}; {FIRST_STEP_TEXT} {outage.promotion_s:.1f} s{judged}"

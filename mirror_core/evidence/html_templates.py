@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mirror_core.model.figures import FIRST_STEP_TEXT
 from mirror_core.model.findings import Finding
 from mirror_core.model.text import escape_invisible_lines
 
@@ -27,5 +28,6 @@ def load_template(template: str, **filters: Callable[..., object]) -> jinja2.Tem
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["first_step"] = FIRST_STEP_TEXT
     environment.filters.update(filters)
     return environment.get_template(template)

@@ -12,6 +12,7 @@ from typing import Final
 import jinja2
 
 from mirror_core.decide.steps import format_steps_markdown
+from mirror_core.model.figures import FIRST_STEP_TEXT
 from mirror_core.model.mirror import Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.run import RunKind, RunMode
@@ -66,6 +67,7 @@ def render_runbook(book: RunbookContent) -> str:
         keep_trailing_newline=True,
         finalize=_make_visible,
     )
+    environment.globals["first_step"] = FIRST_STEP_TEXT
     environment.filters["when"] = _format_minute
     environment.filters["cell"] = _format_cell
     return environment.get_template("runbook.md.j2").render(

@@ -17,6 +17,7 @@ FigureValue = bool | int | float | str | tuple[str, ...] | Mapping[str, FigureSc
 """A tuple: names. A mapping: by name, as of a partition or a hook. None: unknown."""
 
 UNKNOWN_TEXT: Final = "unknown"
+FIRST_STEP_TEXT: Final = "first step to promotion (waiting included)"
 MAX_LISTED_NAMES: Final = 10
 MAX_RECORDED_NAMES: Final = 200
 
@@ -238,7 +239,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.HELD_SINCE_MS, _U.TIME, "the oldest since"),
             (_K.HELD_RANGES, _U.TEXT, "their offsets"),
             (_K.WITHOUT_WRITES_S, _U.SECONDS, "without writes, predicted"),
-            (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, "first step to promotion, with waits, predicted"),
+            (_K.FIRST_STEP_TO_PROMOTION_S, _U.SECONDS, f"{FIRST_STEP_TEXT}, predicted"),
             (_K.FORECAST_BASIS, _U.TEXT, "predicted by"),
             (_K.PROVED_OFFSETS, _U.OFFSETS, "proved equal before"),
             (_K.PROVABLE_OFFSETS, _U.OFFSETS, "of all"),

@@ -12,7 +12,7 @@ from mirror_core.decide.clock_skew import UNKNOWN_TIME_TEXT, format_ago, format_
 from mirror_core.decide.failover_readiness import UnplannedForecast, format_read_again
 from mirror_core.decide.loss_bound import LossBound, find_oldest, format_behind
 from mirror_core.mirrors.mirror_facts import FactKey
-from mirror_core.model.figures import FigureKey, find_definition, format_share, format_value
+from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey, find_definition, format_share, format_value
 from mirror_core.model.findings import format_remedy
 from mirror_core.model.mirror import DesiredState, Mirror
 from mirror_core.model.run import Run, RunMode
@@ -178,7 +178,7 @@ def format_last_drills(cluster: ClusterSnapshot, mirror: Mirror, now_ms: int) ->
 
 def _format_drill(cluster: ClusterSnapshot, run: Run, now_ms: int) -> str:
     summary = drills.summarize_drill(run, cluster.state.steps_of(run))
-    name = "standstill" if summary.mode is RunMode.PLANNED else "first step to promotion, with waits"
+    name = "standstill" if summary.mode is RunMode.PLANNED else FIRST_STEP_TEXT
     duration = "none measured" if summary.measured_s is None else f"{summary.measured_s:.1f} s"
     return f"{summary.mode}, {summary.text}, {name} {duration}, {format_since(now_ms, summary.at_ms)}"
 

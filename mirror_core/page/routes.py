@@ -22,6 +22,7 @@ from mirror_core.evidence.run_report import SET_PAGE
 from mirror_core.evidence.runbook_page import RunbookContent
 from mirror_core.mirrors.runbook_content import collect_runbook
 from mirror_core.model.config_sections import format_source_set
+from mirror_core.model.figures import FIRST_STEP_TEXT
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run import Run, RunKind, RunMode
 from mirror_core.model.text import format_count
@@ -391,7 +392,9 @@ _ENVIRONMENT: Final = jinja2.Environment(
     lstrip_blocks=True,
 )
 _ENVIRONMENT.filters.update(when=_format_time, number=format_number, count=format_count, code=_format_code)
-_ENVIRONMENT.globals.update(plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT, card_lines=SHOWN_CARD_LINES)
+_ENVIRONMENT.globals.update(
+    first_step=FIRST_STEP_TEXT, plot_width=PLOT_WIDTH, plot_height=PLOT_HEIGHT, card_lines=SHOWN_CARD_LINES
+)
 
 
 def render(template: str, **values: object) -> str:

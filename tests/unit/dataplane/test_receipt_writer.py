@@ -155,7 +155,7 @@ def test_the_oldest_are_given_up_when_too_many_wait(tmp_path: Path, monkeypatch:
     desk.close()
     stored = len(rows(desk.folder, MIRROR))
     assert stored in (3, 4), "three have waited, and the first one may just have been on its way"
-    assert desk.said[-1].startswith(f"receipts of {6 - stored} epoch(s) were not stored")
+    assert desk.said[-1].startswith(f"receipts of {6 - stored} epoch")
 
 
 @pytest.mark.parametrize("hangs", [True, False])
@@ -176,7 +176,7 @@ def test_what_waits_takes_bounded_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(waiting) == 20
     desk.folder.awake.set()
     desk.close()
-    assert desk.said[-1].startswith("receipts of 20 epoch(s) were not stored")
+    assert desk.said[-1].startswith("receipts of 20 epochs were not stored")
 
 
 def test_not_even_a_defect_ends_it(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_who_has_lost_the_mirror_stores_nothing_that_no_head_tells_of(tmp_path: 
     desk.book.lost = True
     desk.close()
     assert desk.folder.names() == []
-    assert desk.said[-1].startswith("receipts of 2 epoch(s) were not stored")
+    assert desk.said[-1].startswith("receipts of 2 epochs were not stored")
     assert desk.said[-1].endswith("another process copies")
 
 
