@@ -326,7 +326,7 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
             log_starts = dict(list_available_offsets(client, log_ends, OffsetPoint.START).offsets) if log_ends else {}
             for mirror in mirrors:
                 statuses = state.partitions.get(mirror.name, {})
-                observation = state.source_observations.get(mirror.name)
+                observation = state.find_observation(mirror.name)
                 foreign_starts |= find_foreign_writes(client, mirror, statuses, observation, log_ends)
     except RemoteFault:
         log_ends = {}  # shown as unknown
@@ -410,7 +410,7 @@ def _find_activity(mirror: Mirror, access: WriteAccess | None, *, is_copying: bo
 
 def _find_behind_s(mirror: Mirror, state: State, view: DestinationView, owner_now_ms: int) -> float | None:
     statuses = state.partitions.get(mirror.name, {})
-    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
+    observation = apply_current_filters(mirror, statuses, state.find_observation(mirror.name))
     bound = compute_loss(
         statuses,
         observation,

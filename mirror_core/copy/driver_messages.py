@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -86,36 +86,61 @@ _REQUEST_DECODER: Final = msgspec.json.Decoder(_ClaimRequest)
 _RESPONSE_DECODER: Final = msgspec.json.Decoder(_ClaimResponse)
 
 
+class CurrentCopies:
+    """Reports of older epochs are about earlier topics of that name."""
+
+    def __init__(self) -> None:
+        self._first_epochs: dict[Partition, int] = {}
+
+    def begin(self, partitions: Iterable[Partition], newest_epoch: int) -> None:
+        # Before old reports are forgotten: late ones come at any moment.
+        self._first_epochs.update(dict.fromkeys(partitions, newest_epoch + 1))
+
+    def includes(self, partition: Partition, epoch: int) -> bool:
+        return epoch >= self._first_epochs.get(partition, 0)
+
+
 class ClaimBoard:
     """The driver's side: `handle` in the receiving thread, the rest in the driver's."""
 
-    def __init__(self) -> None:
+    def __init__(self, copies: CurrentCopies | None = None) -> None:
+        self._copies = copies or CurrentCopies()
         self._lock = threading.Lock()
         self._trimmed_ranges: dict[TrimmedRange, None] = {}
         self._recorded_up_to: dict[Partition, int] = {}
         self._released: dict[Partition, tuple[int, int]] = {}
 
     def handle(self, datagram: Datagram) -> bytes:
-        """Returns the response, or b"". Raises msgspec's errors for malformed bodies."""
+        """Returns the response, or b""."""
         request = _REQUEST_DECODER.decode(datagram.body)
-        for topic, index, number in request.left:
-            self._released[Partition(topic, index)] = datagram.epoch, number
-        wanted_partitions = dict.fromkeys(Partition(topic, index) for topic, index in request.wants)
-        # A released claim may have changed hands: its last owner cannot have it back.
-        granted = [p for p in wanted_partitions if self._released.get(p, (datagram.epoch, 0))[0] < datagram.epoch]
-        rows = [(partition.topic, partition.index, self._released.pop(partition)[1]) for partition in granted]
-        recorded = list(self._receive_trims(request.deleted))
+        with self._lock:
+            for topic, index, number in request.left:
+                if self._copies.includes(partition := Partition(topic, index), datagram.epoch):
+                    self._released[partition] = datagram.epoch, number
+            wanted_partitions = dict.fromkeys(Partition(topic, index) for topic, index in request.wants)
+            # A released claim may have changed hands: its last owner cannot have it back.
+            granted = [p for p in wanted_partitions if self._released.get(p, (datagram.epoch, 0))[0] < datagram.epoch]
+            rows = [(partition.topic, partition.index, self._released.pop(partition)[1]) for partition in granted]
+            recorded = list(self._receive_trims(request.deleted, datagram.epoch))
         return msgspec.json.encode(_ClaimResponse(given=rows, recorded=recorded)) if rows or recorded else b""
 
-    def _receive_trims(self, rows: Iterable[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int]]:
+    def _receive_trims(self, rows: Iterable[tuple[str, int, int, int]], epoch: int) -> Iterator[tuple[str, int, int]]:
         for topic, index, start, end in rows:
             partition = Partition(topic, index)
-            with self._lock:
-                if end <= self._recorded_up_to.get(partition, -1):
-                    yield topic, index, end
-                else:
-                    trimmed = TrimmedRange(partition=partition, first=Offset(start), next=Offset(end))
-                    self._trimmed_ranges[trimmed] = None
+            if not self._copies.includes(partition, epoch):
+                continue
+            if end <= self._recorded_up_to.get(partition, -1):
+                yield topic, index, end
+            else:
+                trimmed = TrimmedRange(partition=partition, first=Offset(start), next=Offset(end))
+                self._trimmed_ranges[trimmed] = None
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        with self._lock:
+            self._trimmed_ranges = {t: None for t in self._trimmed_ranges if t.partition not in partitions}
+            for partition in partitions:
+                self._recorded_up_to.pop(partition, None)
+                self._released.pop(partition, None)
 
     def get_unrecorded_trims(self) -> tuple[TrimmedRange, ...]:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.driver_messages import ClaimBoard, CurrentCopies
 from mirror_core.copy.task_datagrams import (
     MAX_DATAGRAM_BYTES,
     Datagram,
@@ -41,12 +41,15 @@ _log = get_logger(__name__)
 
 
 def build_handlers(
-    board: ClaimBoard, progress: ProgressTracker | None, reported_ends: ReportedEnds | None = None
+    board: ClaimBoard,
+    progress: ProgressTracker | None,
+    reported_ends: ReportedEnds | None = None,
+    copies: CurrentCopies | None = None,
 ) -> Mapping[int, DatagramHandler]:
     def handle_progress(datagram: Datagram) -> bytes:
         if reported_ends is not None:
             reported_ends.handle(datagram)
-        return progress.handle(datagram) if progress else b""
+        return progress.handle(datagram, copies) if progress else b""
 
     return {DatagramKind.CLAIMS: board.handle, DatagramKind.PROGRESS: handle_progress}
 

@@ -183,7 +183,10 @@ class Replication:
         if self.options.receipts is not None and not is_url(self.options.receipts):
             open_local_folder(self.options.receipts).check("receipts", receipt_files.RECEIPTS_ADVICE)
         check_data_principal(self.link)
-        with self._lease() as lease, SourceWatch(self.link, lease, self.report_line) as self._watch:
+        with (
+            self._lease() as lease,
+            SourceWatch(self.link, lease, self.report_line, self.results.copies) as self._watch,
+        ):
             planner.read_broker_clock_ms = lambda: read_hold_clock_ms(self.link.destination, lease.read(), mirror)
             planner.may_be_written = partial(self._may_be_written, lease)
             self.counters.set_watch(self._watch)
@@ -235,7 +238,9 @@ class Replication:
                 self.results.receipts.start(folder)
             with DatagramReceiver(
                 runner.listening,
-                build_handlers(self.results.claim_board, self.options.progress, self._watch.reported_ends),
+                build_handlers(
+                    self.results.claim_board, self.options.progress, self._watch.reported_ends, self.results.copies
+                ),
             ) as self._channel:
                 try:
                     yield runner
@@ -380,15 +385,23 @@ class Replication:
         self.results.count_early_deletions(lease, planner.destination_starts)
 
     def _plan(self, planner: Planner, lease: HeldLease, until_s: float | None = None) -> CopyPlan:
+        self._begin_copies(lease)
         self.results.record_alignment(lease)
         plan = partial(planner.plan, lease.state, all_ends=self.options.until_caught_up)
         work = self._keepalive.run_renewing(lease, plan, until_s)
         if work.changes:
             lease.put(*work.changes)
+            self._begin_copies(lease)
         self.results.count_states(lease)
         self._watch.apply_plan(lease)
         self.results.apply_plan(work, newest_epoch=self._epoch_number)
         return work
+
+    def _begin_copies(self, lease: HeldLease) -> None:
+        if partitions := self._watch.begin_copies(lease, self._epoch_number):
+            self.results.begin_copies(partitions)
+            if self.options.progress:
+                self.options.progress.forget(partitions)
 
     def _may_be_written(self, lease: HeldLease, partition: Partition) -> bool:
         until_s = max(lease.old_writers_end_s, self._written_until_s.get(partition, 0.0))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from mirror_core.copy.driver_messages import ClaimBoard
+from mirror_core.copy.driver_messages import ClaimBoard, CurrentCopies
 from mirror_core.dataplane.counters import Counters, RetriedWork
 from mirror_core.dataplane.epoch_planner import COPIED_STATES, CopyEpoch, CopyPlan, mark_aligned, mark_failed
 from mirror_core.dataplane.receipt_writer import ReceiptWriter
@@ -59,7 +59,8 @@ class EpochResults:
         self.report_line = report_line
         self.receipts = ReceiptWriter(link.mirror.name, report_line, lambda: counters.count_retry(RetriedWork.RECEIPTS))
         self._aligned: dict[Partition, AlignedPartition] = {}
-        self.claim_board = ClaimBoard()
+        self.copies = CurrentCopies()
+        self.claim_board = ClaimBoard(self.copies)
         self._undecided: tuple[str, ...] = ()
         self._trimmed_ranges: dict[TrimmedRange, None] = {}
         self.answered_partitions: set[Partition] = set()
@@ -114,8 +115,13 @@ class EpochResults:
             for alignment in aligned
             if self._is_current_copy(epoch, alignment.partition)
         )
-        self._trimmed_ranges.update((trimmed, None) for report in reports for trimmed in report.trimmed_ranges)
-        answered = {alignment.partition for alignment in aligned if alignment.all_answered}
+        self._trimmed_ranges.update(
+            (trimmed, None)
+            for report in reports
+            for trimmed in report.trimmed_ranges
+            if self.copies.includes(trimmed.partition, epoch)
+        )
+        answered = {a.partition for a in aligned if a.all_answered and self.copies.includes(a.partition, epoch)}
         if epoch >= self._newest_ended:
             self.answered_partitions.update(answered)
             self._newest_ended = epoch
@@ -145,7 +151,13 @@ class EpochResults:
 
     def _is_current_copy(self, epoch: int, partition: Partition) -> bool:
         """A report may be about the copy before a recovery."""
-        return epoch > self._recovered_after.get(partition, 0)
+        return epoch > self._recovered_after.get(partition, 0) and self.copies.includes(partition, epoch)
+
+    def begin_copies(self, partitions: Collection[Partition]) -> None:
+        self.claim_board.forget(partitions)
+        self._trimmed_ranges = {t: None for t in self._trimmed_ranges if t.partition not in partitions}
+        self._aligned = {p: alignment for p, alignment in self._aligned.items() if p not in partitions}
+        self.answered_partitions.difference_update(partitions)
 
     def handle_lost_epoch(self, lease: HeldLease, epoch: int, reason: str) -> None:
         self.answered_partitions.clear()

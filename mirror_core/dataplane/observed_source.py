@@ -21,6 +21,7 @@ from mirror_core.model.source_observation import (
     ObservedTransaction,
     PartitionTransaction,
     SourceObservation,
+    shorten_ids,
 )
 
 MAX_LISTED_TRANSACTIONS: Final = 200
@@ -29,7 +30,7 @@ _RATE_WINDOW_MS: Final = 60_000
 TransactionKey = tuple[str, int, int]
 """Id, producer id, start: an id has one transaction at a time."""
 MAX_OBSERVATIONS: Final = 8
-"""Per lagging partition, of which there may be 50,000; of more, every other one is dropped."""
+"""Per lagging partition; of more, every other one is dropped."""
 
 
 class RecoveryPoints:
@@ -369,11 +370,12 @@ class ObservedSource:
         for topic, known_indexes in sorted(indexes.items()):
             observed_ends = [self.observed_ends.get(Partition(topic, index)) for index in range(max(known_indexes) + 1)]
             ago_ms = tuple(max(0, self.at_ms - observed.at_ms) if observed else 0 for observed in observed_ends)
-            status = self.recorded.get(Partition(topic, 0))
+            status = next((s for i in sorted(known_indexes) if (s := self.recorded.get(Partition(topic, i)))), None)
             starts = ((index, self.log_starts.get(Partition(topic, index))) for index in sorted(known_indexes))
             yield ObservedTopic(
                 topic=topic,
                 id=self._find_changed_id(topic, status),
+                copy_ids=shorten_ids(status) if status else ("", ""),
                 starts=tuple((index, start) for index, start in starts if start is not None),
                 ends=tuple(observed.end if observed else None for observed in observed_ends),
                 ages_ms=ago_ms if any(ago_ms) else (),
@@ -399,12 +401,12 @@ class ObservedSource:
 def find_copied_anew(
     before: Mapping[Partition, PartitionStatus], now: Mapping[Partition, PartitionStatus]
 ) -> frozenset[Partition]:
-    """By their topic ids on both sides."""
+    """By their topic ids; or without a record."""
     return frozenset(
         p
         for p, old in before.items()
-        if p in now
-        and (old.source_topic_id, old.destination_topic_id) != (now[p].source_topic_id, now[p].destination_topic_id)
+        if p not in now
+        or (old.source_topic_id, old.destination_topic_id) != (now[p].source_topic_id, now[p].destination_topic_id)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mirror_core.copy.driver_messages import CurrentCopies
 from mirror_core.copy.task_datagrams import Datagram
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import TaskReport
@@ -114,24 +115,25 @@ class ProgressTracker:
         self._records = self._bytes = 0
         self._history: deque[tuple[float, int, int]] = deque([(clock(), 0, 0)])
 
-    def handle(self, datagram: Datagram) -> bytes:
-        self.update(TASK_PROGRESS_DECODER.decode(datagram.body), datagram.epoch)
+    def handle(self, datagram: Datagram, copies: CurrentCopies | None = None) -> bytes:
+        self.update(TASK_PROGRESS_DECODER.decode(datagram.body), datagram.epoch, copies)
         return b""
 
-    def update(self, task_progress: TaskProgress, epoch: int) -> None:
+    def update(self, task_progress: TaskProgress, epoch: int, copies: CurrentCopies | None = None) -> None:
         with self._lock:
             reported_at = self._to_own_clock(task_progress, epoch)
             for topic, index, position, end, records, byte_count, to_seed, _ in task_progress.rows:
                 partition = Partition(topic, index)
-                self._update_position(partition, epoch, reported_at, position, end, to_seed)
+                if copies is None or copies.includes(partition, epoch):
+                    self._update_position(partition, epoch, reported_at, position, end, to_seed)
                 self._update_counts((epoch, task_progress.task, partition), records, byte_count)
             self._forget_old_epochs(epoch)
             self._sample_counts()
 
-    def keep_only(self, keep: frozenset[Partition]) -> None:
+    def forget(self, partitions: Iterable[Partition]) -> None:
         with self._lock:
-            for partition in self._tracked.keys() - keep:
-                del self._tracked[partition]
+            for partition in partitions:
+                self._tracked.pop(partition, None)
 
     def partitions(self) -> Mapping[Partition, PartitionFigures]:
         now = self._clock()
@@ -223,8 +225,9 @@ class ReportedEnds:
     Records that another producer appends under the mirror's producer id leave a hole between two reports.
     """
 
-    def __init__(self, ends: Mapping[Partition, int]) -> None:
+    def __init__(self, ends: Mapping[Partition, int], copies: CurrentCopies | None = None) -> None:
         """`ends`: of an earlier process. The first task of each partition compares what follows."""
+        self._copies = copies or CurrentCopies()
         self._lock = threading.Lock()
         self._ends = dict(ends)
         self._unchecked = set(ends)
@@ -240,6 +243,8 @@ class ReportedEnds:
         if not 0 <= known_from <= end <= _MAX_OFFSET:
             return
         with self._lock:
+            if not self._copies.includes(partition, epoch):
+                return
             is_newest = epoch >= self._epochs.get(partition, 0)
             self._epochs[partition] = max(epoch, self._epochs.get(partition, 0))
             known_end = self._ends.setdefault(partition, end)

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mirror_core.copy.driver_messages import CurrentCopies
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
 from mirror_core.dataplane.observed_source import (
     ObservedSource,
@@ -45,14 +46,12 @@ _log = get_logger(__name__)
 OBSERVE_INTERVAL_S: Final = 1.0
 MAX_OBSERVATION_BYTES_PER_S: Final = 32 << 10
 """A mirror of 50,000 partitions is stored every quarter of a minute."""
+# Each broker lists all producers of each partition.
 _TRANSACTIONS_PAUSE_FACTOR: Final = 10
-"""Pause after a slow request for transactions, times its duration: each broker lists all producers of each
-partition.
-"""
+"""Pause after a slow request for transactions, times its duration."""
+# At most a tenth of a processor. Measured: 50,000 partitions take 2 to 4 MB, and 0.1 to 0.25 s to parse.
 _LISTING_PAUSE_FACTOR: Final = 10
-"""Pause after a listing, times its duration: at most a tenth of a processor. Measured: 50,000 partitions take 2 to 4
-MB, and 0.1 to 0.25 s to parse.
-"""
+"""Pause after a listing, times its duration."""
 _MAX_LISTING_PAUSE_S: Final = 30.0
 _MAX_TRANSACTIONS_PAUSE_S: Final = 300.0
 _MAX_METADATA_AGE_MS: Final = 3_000
@@ -389,7 +388,7 @@ def shift_times(observation: SourceObservation, by_ms: int) -> SourceObservation
 
 
 def _read_previous(lease: HeldLease, mirror: MirrorName) -> SourceObservation | None:
-    previous = lease.state.source_observations.get(mirror)
+    previous = lease.state.find_observation(mirror)
     appended_ms = lease.state.find_append_time_ms(previous)
     if previous is None or appended_ms is None:
         return previous
@@ -454,13 +453,15 @@ def _to_observed_transaction(
 
 
 class SourceWatch:
-    def __init__(self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None]) -> None:
+    def __init__(
+        self, link: MirrorLink, lease: HeldLease, report_line: Callable[[str], None], copies: CurrentCopies
+    ) -> None:
         self.heartbeat_writer = HeartbeatWriter(link, lease.lease.owner, report_line)
         previous = _read_previous(lease, link.mirror.name)
         recorded, generation = dict(lease.state.partitions.get(link.mirror.name, {})), lease.lease.generation
         self.monitor = SourceMonitor(link, previous, recorded, generation=generation)
-        self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {})
-        self._link, self._recorded = link, recorded
+        self.reported_ends = ReportedEnds(dict(previous.get_reported_ends()) if previous else {}, copies)
+        self._link, self._recorded, self._copies = link, recorded, copies
 
     def __enter__(self) -> SourceWatch:
         return self
@@ -477,11 +478,14 @@ class SourceWatch:
         self.heartbeat_writer.update_runs(lease.state)
         name = self._link.mirror.name
         self.monitor.set_mirror(lease.state.mirrors.get(name, self._link.mirror))
-        recorded = dict(lease.state.partitions.get(name, {}))
-        copied_anew = find_copied_anew(self._recorded, recorded)
+
+    def begin_copies(self, lease: HeldLease, newest_epoch: int) -> frozenset[Partition]:
+        recorded = dict(lease.state.partitions.get(self._link.mirror.name, {}))
+        copied_anew, self._recorded = find_copied_anew(self._recorded, recorded), recorded
+        self._copies.begin(copied_anew, newest_epoch)
         self.reported_ends.forget(copied_anew)
-        self._recorded = recorded
         self.monitor.set_recorded(recorded, copied_anew)
+        return copied_anew
 
     def start(self) -> None:
         self.heartbeat_writer.start()

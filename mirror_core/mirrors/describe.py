@@ -191,7 +191,7 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
     # Ends after positions: else a copying mirror would seem to be ahead of its source.
     with ClusterClient(link.destination, timeout_s=TIMEOUTS.describe_response_s) as destination:
         at_destination = _fetch_offsets(destination, statuses, OffsetPoint.LOG_END, OffsetPoint.START)
-        (log_ends, copy_starts), observation = at_destination.points, state.source_observations.get(mirror.name)
+        (log_ends, copy_starts), observation = at_destination.points, state.find_observation(mirror.name)
         foreign_starts: dict[Partition, Offset | None] = dict.fromkeys(log_ends)
         with suppress(RemoteFault):
             foreign_starts = find_foreign_writes(destination, mirror, statuses, observation, log_ends)

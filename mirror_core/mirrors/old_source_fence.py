@@ -115,7 +115,7 @@ def list_since_offsets(
     unknown_partitions = ends.keys() - pending_fence.since_offsets.to_mapping().keys()
     if not unknown_partitions:
         return {}
-    observation = state.source_observations.get(link.mirror.name)
+    observation = state.find_observation(link.mirror.name)
     seen_ends = {
         p: observed.end
         for p, observed in (() if observation is None else observation.get_ends())
@@ -210,7 +210,7 @@ def format_new_late_ranges(
         yield (
             f"cluster {new_fence.cluster} has what {link.destination.name} never had, written before it fell silent, or"
             " after it came back and before it was fenced:"
-            f" {format_late_ranges(new_ranges, state.source_observations.get(link.mirror.name), new_fence)}"
+            f" {format_late_ranges(new_ranges, state.find_observation(link.mirror.name), new_fence)}"
         )
 
 
@@ -287,7 +287,7 @@ def observe_returned_source(link: MirrorLink, state: State, run: Run, pending_fe
     except MirrorError as error:
         return decide_fence(pending_fence, run, UnseenCluster(str(error)), during_run=True)
     late_ranges = find_late_ranges(replace(pending_fence, log_ends=PartitionOffsets.from_mapping(ends)), statuses)
-    return decide_source_returned(pending_fence, run, late_ranges, state.source_observations.get(link.mirror.name))
+    return decide_source_returned(pending_fence, run, late_ranges, state.find_observation(link.mirror.name))
 
 
 def find_returned_source(

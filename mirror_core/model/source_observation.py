@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
-from mirror_core.model.mirror import NameFilters
+from mirror_core.model.mirror import NameFilters, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 
 
@@ -21,6 +22,8 @@ class ObservedTopic:
     topic: str
     ends: tuple[int | None, ...]
     id: str = ""
+    copy_ids: tuple[str, str] | None = None
+    """See `shorten_ids`. None: by an older version."""
     starts: tuple[tuple[int, int], ...] = ()
     """Log starts of partitions that are not copied (any more)."""
     ages_ms: tuple[int, ...] = ()
@@ -135,6 +138,14 @@ class SourceObservation:
             ),
         )
 
+    def limit_to_copies(self, statuses: Mapping[Partition, PartitionStatus]) -> SourceObservation:
+        """Without what is of other topics. Records without ids count unless `ObservedTopic.id` says that it is new."""
+        recorded = dict[str, dict[int, tuple[str, str]]]()
+        for p, status in statuses.items():
+            recorded.setdefault(p.topic, {})[p.index] = shorten_ids(status)
+        topics = tuple(_limit_to_copies(topic, recorded.get(topic.topic, {})) for topic in self.topics)
+        return replace(self, topics=topics)
+
     def get_recovery_points(self) -> Iterator[tuple[Partition, ObservedEnd]]:
         """The newest ends that were completely copied, of lagging partitions."""
         for topic in self.topics:
@@ -147,8 +158,10 @@ class SourceObservation:
 
     def get_complete(self) -> Iterator[tuple[Partition, ObservedEnd]]:
         """Copied to the observed end."""
-        ends = dict(self.get_ends())
-        yield from ((p, ends[p]) for p, reported in self.get_reported_ends() if p in ends and reported >= ends[p].end)
+        ends, topic_ids = dict(self.get_ends()), self.get_new_topic_ids()
+        for partition, reported in self.get_reported_ends():
+            if partition in ends and partition.topic not in topic_ids and reported >= ends[partition].end:
+                yield partition, ends[partition]
 
     def list_complete_times(self, positions: Mapping[Partition, Offset]) -> dict[Partition, int]:
         """Lagging partitions: wall clock. Without copies that have lost, by now, what they had then."""
@@ -162,6 +175,40 @@ class SourceObservation:
         for topic in self.topics:
             for index in topic.offline:
                 yield Partition(topic.topic, index)
+
+
+_ID_DIGITS: Final = 8  # random ones; observations of many topics must stay small
+
+
+def shorten_ids(status: PartitionStatus) -> tuple[str, str]:
+    return status.source_topic_id[:_ID_DIGITS], status.destination_topic_id[:_ID_DIGITS]
+
+
+def _limit_to_copies(topic: ObservedTopic, recorded: Mapping[int, tuple[str, str]]) -> ObservedTopic:
+    indexes = range(len(topic.ends))
+    if topic.copy_ids is None:
+        others = {index for index in indexes if index not in recorded}
+        of_other_topics = set[int]()
+    else:
+        others = {index for index in indexes if recorded.get(index) != topic.copy_ids}
+        source_id = topic.id[:_ID_DIGITS] or topic.copy_ids[0]
+        of_other_topics = {index for index in others if recorded.get(index, (source_id, ""))[0] != source_id}
+    if not others:
+        return topic
+    reported = dict(enumerate(topic.ends)) | dict(topic.reported or ())
+    is_outdated = bool(recorded) and of_other_topics.issuperset(recorded)
+    return replace(
+        topic,
+        id="" if is_outdated else topic.id or ("" if recorded or topic.copy_ids is None else topic.copy_ids[0]),
+        ends=tuple(None if index in of_other_topics else end for index, end in enumerate(topic.ends)),
+        starts=tuple(row for row in topic.starts if row[0] not in of_other_topics),
+        rewritten=tuple(row for row in topic.rewritten if row[0] not in others),
+        end_epochs=tuple(row for row in topic.end_epochs if row[0] not in others),
+        recovery_points=tuple(row for row in topic.recovery_points if row[0] not in others),
+        reported=None
+        if topic.reported is None
+        else tuple((index, None if index in others else reported.get(index)) for index in indexes),
+    )
 
 
 def observe_ends(

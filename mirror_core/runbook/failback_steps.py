@@ -363,7 +363,7 @@ class FailbackSteps(TailSteps):
         name, reverse_state = self.link.mirror.name, reverse_writer.state
         proof, observation = (
             self.writer.state.verifications.get(name),
-            self.writer.state.source_observations.get(name),
+            self.writer.state.find_observation(name),
         )
         if home.plan.mode is RunMode.UNPLANNED:
             yield from (Tombstone(record) for record in [proof] if record)  # of the old source before truncation

@@ -332,7 +332,7 @@ def format_refused_losses(state: State, run: Run) -> tuple[str, ...]:
     returned, pending_fence = load_checkpoint(state, run.id, "promote", SourceReturned), state.pending_fences.get(name)
     if returned is not None and pending_fence is not None:
         reported = replace(pending_fence, log_ends=returned.log_ends, applied_at_ms=pending_fence.applied_at_ms or 0)
-        records = list_uncopied_records(mirror, reported, statuses, state.source_observations.get(name))
+        records = list_uncopied_records(mirror, reported, statuses, state.find_observation(name))
         lines += [*records.known, *records.unknown]
     return tuple(lines)
 

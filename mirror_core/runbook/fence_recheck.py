@@ -284,9 +284,7 @@ def refuse_uncopied_records(context: StepContext, probe: PromotionProbe) -> None
         context.journal.save_checkpoint("promote", returned)
     name, mirror, destination = context.link.source.name, context.link.mirror.name, context.link.destination.name
     state, statuses = context.writer.state, context.statuses()
-    records = list_uncopied_records(
-        state.mirrors[mirror], pending_fence, statuses, state.source_observations.get(mirror)
-    )
+    records = list_uncopied_records(state.mirrors[mirror], pending_fence, statuses, state.find_observation(mirror))
     if returned.loss_confirmed or not any(records):
         return
     possession = "it has records that were" if records.known else "it may have records that were"

@@ -78,7 +78,7 @@ def count_outcome_later(
     split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
     taken_since = count_offsets(split.since)
     count = count_offsets(late_ranges) - taken_since + count_offsets(beginnings)
-    losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.source_observations.get(name))
+    losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.find_observation(name))
     lost = forecast_accuracy.add_uncopied(
         forecast_accuracy.LossCount(
             count, forecast_accuracy.format_loss_basis("by what only the old source had", split)

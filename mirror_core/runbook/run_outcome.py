@@ -282,7 +282,7 @@ def count_lost_behind_fence(state: State, run: Run) -> Run:
     ):
         return run
     statuses = state.partitions.get(name, {})
-    losses = compute_last_losses(mirror, statuses, state.source_observations.get(name))
+    losses = compute_last_losses(mirror, statuses, state.find_observation(name))
     lost = count_lost_unplanned(pending_fence, statuses, losses)
     if lost.offsets is None and lost.least is None:
         return run
@@ -340,7 +340,7 @@ def is_awaiting_confirmation(state: State, run: Run) -> bool:
     if mirror is None or pending_fence is None or pending_fence.applied_at_ms is None:
         return True
     statuses = state.partitions.get(name, {})
-    return any(list_uncopied_records(mirror, pending_fence, statuses, state.source_observations.get(name)))
+    return any(list_uncopied_records(mirror, pending_fence, statuses, state.find_observation(name)))
 
 
 def _format_reverse_status(link: MirrorLink, state: State, run: Run) -> tuple[str, ...]:

@@ -231,7 +231,7 @@ def take_snapshot(
     leader_ahead_ms = find_leader_ahead_ms(at_ms, ahead_ms, state.list_leader_times_ms(mirror.name))
     owner_now_ms = to_owner_clock_ms(at_ms, ahead_ms, lease, state.find_append_time_ms(lease))
     owner_now_ms = owner_now_ms if leader_ahead_ms is None else UNKNOWN_NOW_MS
-    observation = apply_current_filters(mirror, statuses, state.source_observations.get(mirror.name))
+    observation = apply_current_filters(mirror, statuses, state.find_observation(mirror.name))
     rights = compute_promotion_rights(link, state, mode, source_view, destination_view)
     source_topics = source_view.topics if isinstance(source_view, SourceSnapshot) else {}
     matching = (
@@ -528,7 +528,7 @@ def _snapshot_destination(
                 client,
                 state.mirrors.get(link.mirror.name, link.mirror),
                 state.partitions.get(link.mirror.name, {}),
-                state.source_observations.get(link.mirror.name),
+                state.find_observation(link.mirror.name),
                 positions.offsets,
             )
             heartbeat_reply = heartbeats.await_result(deadline)

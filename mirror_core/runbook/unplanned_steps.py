@@ -309,14 +309,14 @@ class UnplannedSteps(PromotionSteps):
 
     def _read_observation(self) -> SourceObservation | None:
         state, name = self.writer.state, self.link.mirror.name
-        return apply_current_filters(state.mirrors[name], self.statuses(), state.source_observations.get(name))
+        return apply_current_filters(state.mirrors[name], self.statuses(), state.find_observation(name))
 
     def list_fence_records(self) -> Iterator[StateRecord]:
         yield from ()
 
     def count_lost(self) -> LossCount:
         state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
-        losses = compute_last_losses(state.mirrors[name], statuses, state.source_observations.get(name))
+        losses = compute_last_losses(state.mirrors[name], statuses, state.find_observation(name))
         lost = count_lost_unplanned(self._pending_fence, statuses, losses)
         if not (left_behind := self.left_behind):
             return lost

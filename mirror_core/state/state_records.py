@@ -192,6 +192,10 @@ class State:
                 " find who may WRITE to that topic, and write a record without a value under that key"
             )
 
+    def find_observation(self, mirror: MirrorName) -> SourceObservation | None:
+        observation = self.source_observations.get(mirror)
+        return observation and observation.limit_to_copies(self.partitions.get(mirror, {}))
+
     def find_append_time_ms(self, record: StateRecord | None) -> int | None:
         return None if record is None else self.append_times.get(format_key(record))
 

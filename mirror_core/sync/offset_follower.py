@@ -96,7 +96,7 @@ class OffsetFollower:
         if topics != self._recorded_topics:
             self._recorded_topics = topics
         self.pending_commits.agreed_ends = find_agreed_ends(
-            lease.state.partitions.get(name, {}), lease.state.source_observations.get(name)
+            lease.state.partitions.get(name, {}), lease.state.find_observation(name)
         )
         if self._own is None:
             self._own = OwnCommittedOffsets(self._link.mirror.name, lease.state)

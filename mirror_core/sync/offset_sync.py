@@ -108,7 +108,7 @@ def sync_groups(
     logs = _list_log_ranges(
         destination,
         {partition for committed, _ in source_offsets.values() for partition in committed},
-        find_agreed_ends(state.partitions.get(link.mirror.name, {}), state.source_observations.get(link.mirror.name)),
+        find_agreed_ends(state.partitions.get(link.mirror.name, {}), state.find_observation(link.mirror.name)),
     )
     known_groups = own_offsets.list_partitions().keys() if partly_listed else frozenset[str]()
     before = _fetch_before(

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import json
 import secrets
+from functools import partial
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from mirror_core.dataplane.driver import Replication
+from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.mirror_snapshot import CopyingState
 from mirror_core.decide.run_result import UncountedLoss, find_uncounted_loss
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.partition_recovery import recover_partitions
+from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast
 from mirror_core.model.names import Partition, format_reverse_name
 from mirror_core.model.run import FailbackStrategy, RunKind, RunMode
+from mirror_core.model.timing import now_ms
+from tests.cluster.test_recover import create, delete
 from tests.support.broker_faults import killed
 from tests.support.cli_process import mirrorbook, on_terminal
 from tests.support.data_plane_thread import beating, driving
 from tests.support.failback_runs import content, failback_of
 from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, produce, read_all
-from tests.support.mirrored_topics import Mirrored, new_mirror
-from tests.support.replicate_process import Progress
+from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.replicate_process import Copier, Progress, copier
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
 
@@ -250,3 +257,50 @@ def is_observed(mirrored: Mirrored, partition: Partition) -> bool:
 def is_lagging(mirrored: Mirrored, partition: Partition) -> bool:
     observation = mirrored.state.source_observations[mirrored.name]
     return partition in mirrored.statuses and partition in dict(observation.get_recovery_points())
+
+
+@pytest.mark.parametrize(
+    ("anew", "is_killed"),
+    [(("east",), False), (("west",), False), (("east", "west"), True)],
+    ids=["source", "destination", "both, and the data plane was killed"],
+)
+def test_nothing_that_was_reported_of_a_topic_counts_for_the_one_that_is_copied_in_its_place(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: tuple[str, ...], *, is_killed: bool
+) -> None:
+    topic, kept = app_topic(pair), app_topic(pair)
+    for name in (topic, kept):
+        produce(pair.east, name, 100)
+    mirrored, partition = new_mirror(pair, tmp_path, topic, kept), Partition(topic, 0)
+    with copier(mirrored, "local", tmp_path / "log") if is_killed else driving(mirrored) as process:
+        wait_until(lambda: partition in once_complete(mirrored), timeout_s=TIMEOUT_S, why="it is complete")
+        if isinstance(process, Copier):
+            process.kill()
+    for side in anew:
+        delete(getattr(pair, side), topic)
+    if "east" in anew:
+        create(pair.east, topic)
+        produce(pair.east, topic, 10)
+    assert set(replicate(mirrored.link).failed) == {partition}
+    plan = plan_recovery(mirrored.link, mirrored.state, None, RecoveryAction.RECOPY)
+    recover_partitions(mirrored.link, plan, print)
+    monkeypatch.setattr(Replication, "_submit", lambda *_: None)  # no task comes to copy anything
+    began_ms = now_ms()
+    with driving(mirrored):
+        wait_until(partial(is_seen_since, mirrored, partition, began_ms), timeout_s=TIMEOUT_S, why="it is observed")
+    assert once_complete(mirrored).keys() >= {Partition(kept, 0)}
+    assert partition not in once_complete(mirrored)
+    with killed(pair.east):
+        decision = mirrored.failover.decide(RunMode.UNPLANNED)
+    assert ("copy_never_complete", "west") in [(reason.code, reason.subject) for reason in decision.reasons]
+    assert decision.plan.figures[FigureKey.LOST_OFFSETS] == (10 if "east" in anew else 100)
+
+
+def once_complete(mirrored: Mirrored) -> dict[Partition, None]:
+    observation = mirrored.state.source_observations.get(mirrored.name)
+    return dict.fromkeys(observation.list_once_complete() if observation else ())
+
+
+def is_seen_since(mirrored: Mirrored, partition: Partition, since_ms: int) -> bool:
+    observation, statuses = mirrored.state.source_observations.get(mirrored.name), mirrored.statuses
+    is_recorded = partition in statuses and bool(statuses[partition].destination_topic_id)
+    return is_recorded and observation is not None and observation.at_ms > since_ms

@@ -126,8 +126,8 @@ def results(said: list[str] | None = None) -> EpochResults:
     return EpochResults(cast("Any", link), Counters(), (said if said is not None else []).append)
 
 
-def ask(board: ClaimBoard, first: int, end: int) -> list[tuple[str, int, int]]:
-    return list(board._receive_trims([(A.topic, A.index, first, end)]))
+def ask(board: ClaimBoard, first: int, end: int, *, epoch: int = 1) -> list[tuple[str, int, int]]:
+    return list(board._receive_trims([(A.topic, A.index, first, end)], epoch))
 
 
 def count(made: EpochResults, lease: HeldState, *, final: bool = False) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from mirror_core.copy.driver_messages import ClaimBoard, CurrentCopies
+from mirror_core.copy.task_datagrams import Datagram, DatagramKind
+from mirror_core.dataplane.datagram_receiver import build_handlers
 from mirror_core.dataplane.progress import ProgressTracker, ReportedEnds, TaskProgress
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
@@ -203,7 +208,7 @@ def test_a_task_that_outlasts_its_epoch_for_a_look_is_counted_once() -> None:
 def test_dropped_partitions_no_longer_count() -> None:
     progress = ProgressTracker(Clock())
     progress.update(*told(1000, (A, 10, 25, 10, 1000), (B, 5, 9, 0, 0)))
-    progress.keep_only(frozenset({B}))
+    progress.forget({A})
     assert progress.totals().partitions == 1
     assert progress.totals().lag == 4
 
@@ -231,6 +236,28 @@ def test_what_no_task_says_that_it_copied_is_in_doubt(
         ends.add(A, epoch, known_from, reported_end)
     assert ends.take_comparison_start(A) == (end if is_in_doubt else None)
     assert ends.get_ends() == {A: end}
+
+
+def test_a_late_datagram_of_a_topic_that_was_copied_before_counts_nowhere() -> None:
+    copies, progress = CurrentCopies(), ProgressTracker(Clock())
+    ends = ReportedEnds({A: 20, B: 20}, copies)
+    handle = build_handlers(ClaimBoard(copies), progress, ends, copies)[DatagramKind.PROGRESS]
+
+    def arrives(epoch: int, position: int) -> None:
+        rows = [(p.topic, p.index, position, 50, 0, 0, 0, 0) for p in (A, B)]
+        body = json.dumps({"task": 0, "t": 1000, "rows": rows}).encode()
+        handle(Datagram(DatagramKind.PROGRESS, epoch, b"12345678", 1, body))
+
+    arrives(3, 30)
+    copies.begin({A}, 3)
+    ends.forget({A})
+    progress.forget({A})
+    arrives(3, 50)
+    assert ends.get_ends() == {B: 50}
+    assert progress.partitions().keys() == {B}
+    arrives(4, 7)
+    assert ends.get_ends()[A] == 7
+    assert progress.partitions()[A].lag == 43
 
 
 def test_an_observation_keeps_what_tasks_have_reported() -> None:

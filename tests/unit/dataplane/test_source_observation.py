@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from mirror_core.dataplane.driver import Replication, ReplicationOptions
 from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter, find_fencing_run
 from mirror_core.dataplane.observed_source import (
     MAX_LISTED_TRANSACTIONS,
@@ -33,7 +35,7 @@ from mirror_core.model.source_observation import (
     SourceObservation,
 )
 from mirror_core.state.mirror_link import MirrorLink
-from mirror_core.state.state_records import State
+from mirror_core.state.state_records import PartitionRecord, State
 from tests.support.loss_views import status
 from tests.support.memory_state import run_of
 from tests.support.mirror_views import MIRROR
@@ -157,12 +159,15 @@ def test_a_copy_that_is_made_anew_while_no_process_runs_is_not_complete_as_befor
     assert dict(restored.to_observation().get_recovery_points()) == {}
 
 
-def watch_of(seen: ObservedSource, reported: ReportedEnds, recorded: Statuses) -> SourceWatch:
-    watch, link = SourceWatch.__new__(SourceWatch), SimpleNamespace(mirror=replace(MIRROR, topics=("a",)))
-    watch.heartbeat_writer = cast("Any", SimpleNamespace(update_runs=lambda _: None))
-    watch.monitor = cast("Any", SimpleNamespace(set_mirror=lambda _: None, set_recorded=seen.set_recorded))
-    watch.reported_ends, watch._link, watch._recorded = reported, cast("Any", link), dict(recorded)
-    return watch
+def driver_of(seen: ObservedSource, reported: ReportedEnds, recorded: Statuses, newest_epoch: int = 7) -> Any:
+    watch, mirror = SourceWatch.__new__(SourceWatch), replace(MIRROR, topics=("a",))
+    link: Any = SimpleNamespace(mirror=mirror, source=None, destination=None)
+    driver: Any = Replication(link, SimpleNamespace, ReplicationOptions(), stop=threading.Event(), report_line=print)
+    driver._epoch_number, driver._watch = newest_epoch, watch
+    watch.monitor = cast("Any", SimpleNamespace(set_recorded=seen.set_recorded))
+    watch.reported_ends, watch._link, watch._recorded = reported, link, dict(recorded)
+    watch._copies = reported._copies = driver.results.copies
+    return driver
 
 
 def plan_of(recorded: Statuses) -> Any:
@@ -173,21 +178,23 @@ def test_a_topic_that_the_first_plan_of_a_process_copies_anew_begins_as_never_co
     topic, old = ObservedTopic(topic="a", ends=(5,), reported=()), {A0: status(A0)}
     previous = SourceObservation(mirror=M, at_ms=1_000, topics=(topic,))
     restored, reported = restore_observed(previous, old), ReportedEnds(dict(previous.get_reported_ends()))
-    watch_of(restored, reported, old).apply_plan(plan_of({A0: replace(status(A0), destination_topic_id="u")}))
+    new = {A0: replace(status(A0), destination_topic_id="u")}
+    driver_of(restored, reported, old)._begin_copies(plan_of(new))
     restored.update_ends(2_000, offsets(a0=90), [])
     restored.recovery_points.update_positions(offsets(a0=6))
     assert not set(restored.to_observation().with_reported_ends(reported.get_ends()).list_once_complete())
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["at once", "after a while without a record"])
 @pytest.mark.parametrize("ids", [("t", "u"), ("s", "u")], ids=["made again on the source", "recopied"])
-def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, str]) -> None:
+def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, str], is_forgotten: bool) -> None:
     old = {A0: status(A0)}
 
     def view(source_id: str) -> dict[str, TopicMetadata]:
         return {"a": TopicMetadata("a", source_id, False, {0: Leader(1, 0)}, 1, 1)}
 
     seen, reported = ObservedSource(M, {}), ReportedEnds({A0: 5})
-    watch = watch_of(seen, reported, old)
+    driver = driver_of(seen, reported, old)
     source_id, destination_id = ids
     seen.set_recorded(old)
     seen.update_topics(view("s"), 500)
@@ -195,7 +202,8 @@ def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, st
     seen.recovery_points.update_positions(offsets(a0=5))
     assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
     new = {A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)}
-    watch.apply_plan(plan_of(new))
+    for statuses in [{}, new] if is_forgotten else [new]:
+        driver._begin_copies(plan_of(statuses))
     seen.update_topics(view(source_id), 1_500)
     for end in (4, 90):
         seen.update_ends(2_000, offsets(a0=end), [])
@@ -205,7 +213,64 @@ def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, st
     assert not set(seen.to_observation().list_once_complete())
     assert reported.take_comparison_start(A0) is None, "as of any partition whose copy begins"
     reported.add(A0, 7, 0, 90)
+    assert reported.get_ends() == {}, "the last words of a task that copied the old one"
+    reported.add(A0, 8, 0, 90)
     assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
+
+
+SAME, SOURCE, COPY, BOTH = ("s", "d"), ("t", "d"), ("s", "u"), ("t", "u")
+IDS = [SAME, SOURCE, COPY, BOTH]
+
+
+def observed(memory: ObservedSource, *, is_old_version: bool = False) -> SourceObservation:
+    """A0 complete at 10, A1 lags behind 20 that were complete at 15."""
+    memory.set_recorded({p: status(p) for p in (A0, A1)})
+    memory.update_topics({"a": TopicMetadata("a", "s", False, {0: Leader(1, 0), 1: Leader(1, 0)}, 1, 1)}, 500)
+    memory.update_ends(1_000, offsets(a0=10, a1=15), [])
+    memory.recovery_points.update_positions(offsets(a0=10, a1=15))
+    memory.update_ends(2_000, offsets(a0=10, a1=20), [])
+    observation = memory.to_observation().with_reported_ends({A0: 10, A1: 15})
+    topics = tuple(replace(topic, copy_ids=None) if is_old_version else topic for topic in observation.topics)
+    return replace(observation, topics=topics)
+
+
+@pytest.mark.parametrize("ids", [*IDS, None], ids=["same", "source", "copy", "both", "not recorded"])
+def test_what_is_stored_of_other_topics_says_nothing_of_the_recorded_ones(
+    memory: ObservedSource, ids: tuple[str, str] | None
+) -> None:
+    state, source_id, destination_id = State(), *(ids or ("", ""))
+    state.put(observed(memory))
+    for p in (A0, A1) if ids else ():
+        made_anew = replace(status(p), source_topic_id=source_id, destination_topic_id=destination_id)
+        state.put(PartitionRecord(M, made_anew))
+    seen = state.find_observation(M)
+    assert seen is not None
+    assert set(seen.list_once_complete()) == ({A0, A1} if ids == SAME else set())
+    assert dict(seen.get_reported_ends()) == (offsets(a0=10, a1=15) if ids == SAME else {})
+    is_same_source = ids is None or source_id == "s"
+    assert {p for p, _ in seen.get_ends()} == ({A0, A1} if is_same_source else set())
+    assert set(seen.get_partitions()) == {A0, A1}
+    restored = restore_observed(seen, state.partitions.get(M, {}))
+    restored.set_recorded(state.partitions.get(M, {}))
+    assert set(restored.recovery_points.get_reached()) == ({A0, A1} if ids == SAME else set())
+
+
+@pytest.mark.parametrize("ids", IDS, ids=["same", "source", "copy", "both"])
+def test_what_an_older_version_stored_counts_as_it_did(memory: ObservedSource, ids: tuple[str, str]) -> None:
+    seen = observed(memory, is_old_version=True)
+    made_anew = replace(status(A0), source_topic_id=ids[0], destination_topic_id=ids[1])
+    assert set(seen.limit_to_copies({A0: made_anew}).list_once_complete()) == {A0}, "A1 is not recorded"
+    new = replace(seen, topics=tuple(replace(topic, id="new") for topic in seen.topics))
+    assert A0 not in dict(new.limit_to_copies({A0: made_anew}).get_complete()), "the source's topic is another one"
+
+
+def test_a_copy_of_another_topic_than_the_source_has_now_is_not_complete(memory: ObservedSource) -> None:
+    memory.set_recorded({A0: status(A0)})
+    memory.update_topics({"a": TopicMetadata("a", "new", False, {0: Leader(1, 0)}, 1, 1)}, 500)
+    memory.update_ends(1_000, offsets(a0=4), [])
+    seen = memory.to_observation().with_reported_ends({A0: 10})
+    assert not list(seen.list_once_complete())
+    assert dict(seen.get_reported_ends()) == {A0: 10}, "of the copy"
 
 
 @pytest.mark.parametrize("ids", [("t", "u"), ("s", "u")], ids=["made again on the source", "recopied"])

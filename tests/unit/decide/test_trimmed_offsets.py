@@ -271,6 +271,25 @@ def test_the_report_and_the_next_driver_do_not_count_it_again() -> None:
     assert lease.writes == before
 
 
+def test_what_was_recorded_of_a_topic_is_not_recorded_of_the_one_that_is_copied_in_its_place() -> None:
+    made, lease = results(), HeldState(status())
+    ask(made.claim_board, 50, 80)
+    count(made, lease)
+    ask(made.claim_board, 80, 90)
+    reports(made, lease, deletion(90, 95))
+    made.copies.begin({A}, 1)
+    made.begin_copies({A})
+    lease.put(PartitionRecord(NAME, status()))  # without anything that was never copied
+    assert ask(made.claim_board, 0, 70, epoch=1) == [], "an old task waits until its end"
+    reports(made, lease, deletion(80, 95))
+    count(made, lease)
+    assert lease.never() is None
+    assert ask(made.claim_board, 0, 60, epoch=2) == [], "it is not recorded yet"
+    count(made, lease)
+    assert sum_never_copied(lease.state.partitions[NAME].values()) == 60
+    assert ask(made.claim_board, 0, 60, epoch=2) == [("orders", 0, 60)]
+
+
 def test_while_the_state_topic_takes_nothing_nothing_is_answered_and_nothing_forgotten() -> None:
     made, lease = results(), HeldState(status(), status(B))
     lease.broken = True
