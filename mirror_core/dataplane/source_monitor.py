@@ -126,6 +126,9 @@ class SourceMonitor:
         self._has_confirmed = threading.Event()
         self._has_confirmed.set()
         self._thread = threading.Thread(target=self._run, name="source-monitor", daemon=True)
+        self._confirming_thread = threading.Thread(
+            target=self._run_confirmations, name="broker-confirmations", daemon=True
+        )
         self._recorded = dict(recorded)
         self._copied_anew = frozenset[Partition]()
         self._list_transactions_at = 0.0
@@ -171,17 +174,12 @@ class SourceMonitor:
         self._stop.set()
         self._shall_confirm.set()
 
-    def observe(
-        self, source: ClusterClient, destination: ClusterClient, confirm: Callable[[], None] | None = None
-    ) -> SourceObservation:
+    def observe(self, source: ClusterClient, destination: ClusterClient) -> SourceObservation:
         observed_source = self._observed
         with self._lock:
             recorded, copied_anew, self._copied_anew = self._recorded, self._copied_anew, frozenset()
         observed_source.set_recorded(recorded, copied_anew)
-        if confirm is None:
-            self._confirmations.update(source)
-        else:
-            confirm()
+        self._confirm()
         self._confirmations.apply()
         described = self._describe(source)
         observed_source.forget_unknown()
@@ -341,6 +339,8 @@ class SourceMonitor:
 
     def _confirm(self) -> None:
         """Waits briefly: controllers may hang."""
+        if self._confirming_thread.ident is None:
+            self._confirming_thread.start()
         if self._has_confirmed.is_set():
             self._has_confirmed.clear()
             self._shall_confirm.set()
@@ -361,12 +361,11 @@ class SourceMonitor:
             ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as source,
             ClusterClient(self._link.destination, timeout_s=TIMEOUTS.monitor_response_s) as destination,
         ):
-            threading.Thread(target=self._run_confirmations, name="broker-confirmations", daemon=True).start()
             pause = 0.0
             while not self._stop.wait(pause):
                 started_at, pause = time.monotonic(), OBSERVE_INTERVAL_S
                 try:
-                    pause = _compute_pause_s(self.observe(source, destination, self._confirm))
+                    pause = _compute_pause_s(self.observe(source, destination))
                     last_error = ""
                 except MirrorError as error:
                     self.record_failure(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -216,7 +216,7 @@ def test_transactions_are_seen_with_their_first_offsets_until_they_are_copied(pa
     link = mirrored.link
     lookout = SourceMonitor(link, None)
     lookout.set_recorded(mirrored.statuses)
-    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+    with closing(lookout), ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         (seen,) = lookout.observe(source, destination).transactions
         assert (seen.id, seen.state) == (f"tx-{topic}", "Ongoing")
         assert [(part.partition.index, part.first) for part in seen.parts] == [(0, 3), (1, 4)]
@@ -420,7 +420,7 @@ def look_again(mirrored: Mirrored) -> None:
     """The next data plane's first observation, before any of its tasks."""
     link, state = mirrored.link, mirrored.state
     monitor = SourceMonitor(link, state.source_observations[mirrored.name], state.partitions[mirrored.name])
-    with ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
+    with closing(monitor), ClusterClient(link.source) as source, ClusterClient(link.destination) as destination:
         observation = monitor.observe(source, destination)
     with StateWriter(link.destination, make_data_id(mirrored.name)) as writer:
         writer.put(observation)

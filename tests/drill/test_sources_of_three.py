@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -216,14 +216,14 @@ def test_a_broker_without_controllers_makes_no_observation_of_the_source_fresh(t
     monitor.set_recorded(mirrored.statuses)
     sleeping, awake = Dying(three.east, hang=True), Dying(three.east, hang=True)
     with (
+        closing(monitor),
         ClusterClient(link.source, timeout_s=1.0) as source,
         ClusterClient(link.destination) as destination,
-        source.clone() as controllers,
     ):
 
         def observe() -> SourceObservation | None:
             try:
-                return monitor.observe(source, destination, lambda: monitor._confirmations.update(controllers))
+                return monitor.observe(source, destination)
             except MirrorError:
                 return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,8 @@ from typing import Any, cast
 import pytest
 
 from mirror_core.dataplane import source_monitor
-from mirror_core.dataplane.source_monitor import OBSERVE_INTERVAL_S, SourceMonitor
+from mirror_core.dataplane.progress import ReportedEnds
+from mirror_core.dataplane.source_monitor import OBSERVE_INTERVAL_S, SourceMonitor, SourceWatch
 from mirror_core.decide.loss_bound import compute_loss
 from mirror_core.kafka.client import ClusterMetadata, Leader, TopicMetadata
 from mirror_core.kafka.leader_epochs import EpochEnds
@@ -25,7 +27,10 @@ from tests.support.waiting import wait_until
 
 ONE = {("id", 1, 1): ObservedTransaction(id="id", producer_id=1, state="Ongoing", parts=())}
 LINK = cast(
-    "Any", SimpleNamespace(mirror=replace(MIRROR, name=MirrorName("m"), topics=("a.*", "b"), exclude_topics=("ax",)))
+    "Any",
+    SimpleNamespace(
+        source=None, mirror=replace(MIRROR, name=MirrorName("m"), topics=("a.*", "b"), exclude_topics=("ax",))
+    ),
 )
 
 
@@ -51,6 +56,7 @@ EMPTY = cast("Any", Topics())
 def without_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with ZooKeeper."""
     monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: False)
+    monkeypatch.setattr(source_monitor, "ClusterClient", lambda *_, **__: nullcontext(EMPTY))
 
 
 class Source:
@@ -549,4 +555,26 @@ def test_controllers_that_hang_hold_up_no_look_and_hide_no_silent_source(monkeyp
         wait_until(monitor.pop_interruption, timeout_s=30, why="the source is silent, too")
     finally:
         monitor.close()
+        answers.set()
+
+
+def test_controllers_that_hang_do_not_hold_up_a_copy_that_ends(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, has_ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(source_monitor, "supports_describe_quorum", lambda _: not answers.wait())
+    monkeypatch.setattr(source_monitor, "fetch_metadata_ages_ms", lambda _: {})
+    watch, kept = SourceWatch.__new__(SourceWatch), list[SourceObservation]()
+    watch.monitor, watch.reported_ends = SourceMonitor(LINK, None), ReportedEnds({})
+    watch.heartbeat_writer = cast("Any", SimpleNamespace(allow=lambda _: None))
+    lease = cast("Any", SimpleNamespace(lease=None, put=kept.append))
+
+    def end() -> None:
+        watch.observe_once(lease, cast("Any", OfOneBroker()), cast("Any", None))
+        has_ended.set()
+
+    threading.Thread(target=end, daemon=True).start()
+    try:
+        wait_until(has_ended.is_set, timeout_s=30, why="the last look waits a moment only")
+        assert [observation.listed_ms for observation in kept] == [None], "the broker may be cut off from them"
+    finally:
+        watch.monitor.close()
         answers.set()
