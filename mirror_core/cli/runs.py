@@ -32,7 +32,6 @@ from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
 from mirror_core.decide.run_result import RunResult, format_health, format_outage, format_rto, format_run_loss
-from mirror_core.decide.run_status import format_newer_run
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.old_source_fence import find_returned_source
@@ -61,7 +60,12 @@ from mirror_core.model.run import (
 from mirror_core.model.run_checkpoints import RunNote
 from mirror_core.model.text import format_count
 from mirror_core.runbook import evidence_bundle
-from mirror_core.runbook.run_outcome import count_lost_behind_fence, format_run_outcome, read_run_result
+from mirror_core.runbook.run_outcome import (
+    count_lost_behind_fence,
+    format_run_outcome,
+    is_run_superseded,
+    read_run_result,
+)
 from mirror_core.runbook.run_services import local_services
 from mirror_core.state.journal import list_notes
 from mirror_core.state.mirror_link import MirrorLink, make_mirror_link, read_both_states, read_states
@@ -407,8 +411,7 @@ def _print_end(
     link: MirrorLink, state: State, run: Run, result: RunResult | None, unsaved: Finding | None, evidence: Path | None
 ) -> None:
     report = find_report(link.config.path, evidence, run.id)
-    is_superseded = bool(format_newer_run(run, state.runs.values()))
-    print_run_result(result, report, unsaved=unsaved, is_superseded=is_superseded)
+    print_run_result(result, report, unsaved=unsaved, is_superseded=is_run_superseded(link, state, run))
 
 
 def choose_evidence_folder(config_path: Path, chosen: Path | None) -> Path:

@@ -358,9 +358,9 @@ def _format_run_writers(situation: RunSituation, writes: WriteLocation) -> str:
     if writes is not WriteLocation.NOWHERE:
         cluster = mirror.source if writes is WriteLocation.SOURCE else mirror.destination
         if can_have_reverse_failover(run, situation.steps):
-            back = format_reverse_name(mirror.name)
             return (
-                f"Failover {back} moves applications home: `mirrorbook failover status {back}` says where they write."
+                f"Failover {format_reverse_name(mirror.name)} moves applications home: "
+                f"`mirrorbook mirror describe {mirror.name}` says where they write."
             )
         return f"Applications write on {cluster}."
     if situation.is_past_no_return:

@@ -124,6 +124,11 @@ def format_run_outcome(link: MirrorLink, state: State, run_id: str) -> tuple[str
     return format_run_status(replace(situation, ended_failback=_find_ended_failback(link, run)))
 
 
+def is_run_superseded(link: MirrorLink, state: State, run: Run) -> bool:
+    """Whether something later may have moved applications elsewhere."""
+    return bool(format_newer_run(run, state.runs.values()) or _find_ended_failback(link, run))
+
+
 def _find_ended_failback(link: MirrorLink, run: Run) -> str:
     """Id of the failback that this failover was the way home of, if the new primary says that it has ended."""
     if run.state is not RunState.DONE or not run.failback_run:

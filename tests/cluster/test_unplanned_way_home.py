@@ -161,6 +161,7 @@ def test_a_failback_that_ends_at_a_silent_old_source_says_where_applications_wri
     status = invoked("failover", "status", way_home, *config).stdout
     assert f"failback {run.id} has ended" in status
     assert "failback resume" not in status
+    assert "applications moved to:" in status, "a later failover may have moved them again"
     with killed(pair.west):
         refused = mirrorbook("failover", "plan", way_home, *config)
         assert (refused.returncode, "`mirrorbook mirror list`" in refused.stderr) == (3, True), refused.stderr
