@@ -46,6 +46,9 @@ _RETRY_INTERVAL_S: Final = 0.05
 MAX_UNRECORDED_WAIT_S: Final = 30.0
 """A commit without a response for longer is recorded as waiting. A coordinator moves or loads in less time."""
 _NO_COORDINATOR_TEXT: Final = "no coordinator on the destination has answered yet; the commit is retried"
+RECREATED_TOPIC_TEXT: Final = "its topic was deleted and created anew on the source: the copy is of the old one"
+UNCOPIED_TOPIC_TEXT: Final = "its topic is not copied"
+UNCOPIED_PARTITION_TEXT: Final = "the destination does not have this partition yet"
 OPEN_TRANSACTION_TEXT: Final = "somebody on the destination commits it in a transaction that is still open"
 _DENIED_RETRY_S: Final = 60.0
 
@@ -322,7 +325,10 @@ class PendingOffsetCommits:
         for group, offsets in list(self.committed.items()):
             for partition in [p for p in offsets if p.topic in replaced]:
                 self.discard(group, partition)
-        return frozenset(topic for topic, ids in topic_ids.items() if before.get(topic) != ids)
+        new_topics = frozenset(topic for topic, ids in topic_ids.items() if before.get(topic) != ids)
+        if any(partition.rpartition("-")[0] in new_topics for _, partition in self.refusals):
+            self.refusals = {k: u for k, u in self.refusals.items() if k[1].rpartition("-")[0] not in new_topics}
+        return new_topics
 
     def discard(self, group: str, partition: Partition) -> None:
         offsets = self.committed.get(group, {})
@@ -331,14 +337,33 @@ class PendingOffsetCommits:
         if not offsets:
             self.committed.pop(group, None)
 
-    def mark_refused(self, group: str, partition: Partition, reason: str, committed_offset: Offset | None) -> None:
+    def mark_refused(
+        self,
+        group: str,
+        partition: Partition,
+        reason: str,
+        committed_offset: Offset | None,
+        coverage: GroupCoverage = GroupCoverage.REFUSED,
+    ) -> None:
         """Not tried again before the group commits again, or a sync looks at it."""
         self.discard(group, partition)
         self._record(
             UncommittedGroupOffset(
-                group=group, partition=str(partition), reason=reason, destination_offset=committed_offset
+                group=group,
+                partition=str(partition),
+                reason=reason,
+                destination_offset=committed_offset,
+                coverage=coverage,
             )
         )
+
+    def mark_absent(self, partitions: Collection[Partition]) -> None:
+        """They stay due."""
+        for group, offsets in self.committed.items():
+            for partition in sorted(offsets.keys() & partitions):
+                self._record(
+                    UncommittedGroupOffset(group=group, partition=str(partition), reason=UNCOPIED_PARTITION_TEXT)
+                )
 
     def set_waiting(self, reasons: Mapping[tuple[str, Partition], str], now: float) -> None:
         """`reasons`: for each due commit without a response. These commits stay due."""
@@ -492,7 +517,8 @@ class OffsetCommitRounds:
         topics = self._client.metadata({partition.topic for partition in wanted}).topics
         ids = pending.topic_ids
         copied_topics = {t: view for t, view in topics.items() if t not in ids or view.id == ids[t].destination_id}
-        present = [p for p in wanted if p.topic in copied_topics and p.index in copied_topics[p.topic].partitions]
+        present = {p for p in wanted if p.topic in copied_topics and p.index in copied_topics[p.topic].partitions}
+        pending.mark_absent({p for p in wanted - present if p.topic in copied_topics})
         ends = list_known_offsets(self._client, present, OffsetPoint.HIGH_WATERMARK, topics=copied_topics)
         starts = list_known_offsets(self._client, ends, OffsetPoint.START, topics=copied_topics)
         agreed_ends = pending.agreed_ends

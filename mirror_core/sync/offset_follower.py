@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import Final
 
-from mirror_core.decide.filters import build_group_filter
+from mirror_core.decide.filters import build_group_filter, build_topic_filter
 from mirror_core.decide.group_coverage import date_uncommitted
 from mirror_core.decide.loss_bound import find_agreed_ends
 from mirror_core.kafka.client import ClusterClient
@@ -23,13 +23,15 @@ from mirror_core.model.errors import Indeterminate, MirrorError, MissingPermissi
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import GroupSyncTime, PartitionState
 from mirror_core.model.names import Partition
-from mirror_core.model.sync_state import UncommittedGroupOffset, UnsyncedGroups
+from mirror_core.model.sync_state import GroupCoverage, UncommittedGroupOffset, UnsyncedGroups
 from mirror_core.model.timing import now_ms
 from mirror_core.state.lease import HeldLease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.sync.offset_commits import (
     ACTIVE_GROUP_RETRY_S,
     AHEAD_RETRY_S,
+    RECREATED_TOPIC_TEXT,
+    UNCOPIED_TOPIC_TEXT,
     FollowedTopic,
     OffsetCommitRounds,
     OwnCommittedOffsets,
@@ -61,6 +63,7 @@ class OffsetFollower:
         """`on_failure` runs on the follower's thread."""
         self._link = link
         self._on_failure = on_failure
+        self._topic_filter = build_topic_filter(link.mirror)
         self._stop = threading.Event()
         self._ownership_shown, self._ownership_requested = threading.Event(), threading.Event()
         self._exchanged_at = float("-inf")
@@ -172,6 +175,7 @@ class OffsetFollower:
 
     def _follow(self) -> None:
         link = self._link
+        self._topic_filter = build_topic_filter(link.mirror)
         with ExitStack() as resources:
             source = resources.enter_context(ClusterClient(self._link.source, timeout_s=_SOURCE_TIMEOUT_S))
             rounds = resources.enter_context(self._open_rounds())
@@ -222,7 +226,7 @@ class OffsetFollower:
             for group, offsets in fetched.offsets.items():
                 remaining.discard(group)
                 for partition, committed in offsets.committed.items():
-                    if partition.topic in topics:
+                    if partition.topic in topics or partition.topic not in self.pending_commits.topic_ids:
                         self._queue_commit(group, partition, committed)
             if remaining:
                 self._stop.wait(_ROUND_INTERVAL_S)
@@ -246,7 +250,7 @@ class OffsetFollower:
         except MalformedResponse as error:
             _log.info("a committed offset that cannot be read is left to the sync: %s", error)
             return
-        if commit is None or commit.partition.topic not in self.pending_commits.topic_ids or commit.group not in groups:
+        if commit is None or not self._is_mirrored(commit.partition.topic) or commit.group not in groups:
             return
         value = commit.value
         self._queue_commit(
@@ -258,16 +262,35 @@ class OffsetFollower:
     def _queue_commit(self, group: str, partition: Partition, committed: CommittedOffset | None) -> None:
         if partition.topic in self.pending_commits.topic_ids:
             self._unchecked.append((group, partition, committed))
+        elif self._is_mirrored(partition.topic):
+            self._mark_uncopied(group, partition, committed, UNCOPIED_TOPIC_TEXT, GroupCoverage.SKIPPED)
+
+    def _is_mirrored(self, topic: str) -> bool:
+        return topic in self.pending_commits.topic_ids or topic in self._topic_filter
+
+    def _mark_uncopied(
+        self, group: str, partition: Partition, committed: CommittedOffset | None, reason: str, coverage: GroupCoverage
+    ) -> None:
+        assert self._own is not None
+        if committed is None:
+            self.pending_commits.clear_refusal(group, partition)
+        else:
+            own_offset = max(self._own.find_known(group, partition), default=None)
+            self.pending_commits.mark_refused(group, partition, reason, own_offset, coverage)
 
     def _release_checked(self, source: ClusterClient) -> None:
-        """Offsets of a recreated topic mean nothing in the old copy; a sync reports them."""
+        """Offsets of a recreated topic mean nothing in the old copy."""
         if not self._unchecked:
             return
         topics_by_name = source.metadata({partition.topic for _, partition, _ in self._unchecked}).topics
         for group, partition, committed in self._unchecked:
             topic, ids = topics_by_name.get(partition.topic), self.pending_commits.topic_ids.get(partition.topic)
-            if topic is not None and ids is not None and topic.id == ids.source_id:
+            if topic is None or ids is None:
+                continue
+            if topic.id == ids.source_id:
                 self.pending_commits.set_committed(group, partition, committed)
+            else:
+                self._mark_uncopied(group, partition, committed, RECREATED_TOPIC_TEXT, GroupCoverage.REFUSED)
         self._unchecked = []
 
     def _open_rounds(self) -> OffsetCommitRounds:

@@ -43,6 +43,9 @@ from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State, StateRecord, Tombstone
 from mirror_core.sync.offset_commits import (
     OPEN_TRANSACTION_TEXT,
+    RECREATED_TOPIC_TEXT,
+    UNCOPIED_PARTITION_TEXT,
+    UNCOPIED_TOPIC_TEXT,
     OffsetCommitter,
     OwnCommittedOffsets,
     commit_until_answered,
@@ -299,7 +302,7 @@ class _GroupDecisions:
         text = join_limited(sorted({partition.topic for partition in partitions}))
         self.rows.append(to_skip_row(group, f"its offsets of topics that are not copied stay behind: {text}"))
         for partition in partitions:
-            self._note_uncommitted(group, partition, "its topic is not copied", GroupCoverage.SKIPPED)
+            self._note_uncommitted(group, partition, UNCOPIED_TOPIC_TEXT, GroupCoverage.SKIPPED)
 
     def mark_orphaned(
         self,
@@ -405,11 +408,10 @@ class _GroupDecisions:
     ) -> Offset | None:
         source_offset, destination_offset = committed.resume_offset, before.progress if before else None
         if partition.topic in recreated:
-            reason = "its topic was deleted and created anew on the source: the copy is of the old one"
-            self.mark_uncommitted(group, partition, reason, source_offset, destination_offset)
+            self.mark_uncommitted(group, partition, RECREATED_TOPIC_TEXT, source_offset, destination_offset)
             return None
         if log is None:
-            self.mark_uncommitted(group, partition, "the destination does not have this partition yet", source_offset)
+            self.mark_uncommitted(group, partition, UNCOPIED_PARTITION_TEXT, source_offset)
             return None
         known_offsets = self._own_offsets.find_known(group, partition)
         decision = decide_group_offset(

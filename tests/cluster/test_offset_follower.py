@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AclOperation, AclPermissionType, ResourceType
+from confluent_kafka.admin import AclOperation, AclPermissionType, NewPartitions, ResourceType
 
 from mirror_core.dataplane.counters import RetriedWork
 from mirror_core.kafka.client import ClusterClient
@@ -21,11 +21,17 @@ from mirror_core.kafka.config import Principal
 from mirror_core.kafka.consumer_groups import CommittedOffset
 from mirror_core.kafka.consumer_offsets_topic import ConsumerOffsetsFollower
 from mirror_core.mirrors import mirror_commands
+from mirror_core.mirrors.describe import describe_with_groups
 from mirror_core.model.errors import MissingPermission
+from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Offset, Partition
+from mirror_core.model.run import RunMode
+from mirror_core.model.sync_state import GroupCoverage
+from mirror_core.model.timing import now_ms
 from mirror_core.sync.offset_commits import FollowedTopic, OffsetCommitRounds, OwnCommittedOffsets, PendingOffsetCommits
+from tests.support.broker_faults import killed
 from tests.support.group_commits import commit_offsets, fetch_offsets
-from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
+from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
 from tests.support.offset_following import replicating
 from tests.support.synced_groups import consumer, made_anew
@@ -194,6 +200,56 @@ def test_a_commit_on_a_topic_that_was_made_anew_is_not_followed_into_the_old_one
         _must(commit_offsets(east, group, {Partition(other, 0): (Offset(7), "")}))
         wait_until(partial(_is_on, west, group, other, 7), timeout_s=60, why="what was committed after it is there")
         assert offset_on(west, group, topic) == 4
+
+
+def test_commits_on_what_no_plan_has_recorded_are_not_called_synced_when_the_source_dies(
+    pair: Pair, group: str, tmp_path: Path
+) -> None:
+    """Nor are groups left out that have no other offsets. No sync sees them, and no plan is made."""
+    prefix, newer = "t-" + secrets.token_hex(4), group + "-newer"
+    anew, grown = new_topic(pair.east, prefix=prefix), new_topic(pair.east, prefix=prefix)
+    for name in (anew, grown):
+        produce(pair.east, name, 20)
+    mirrored = new_mirror(pair, tmp_path, prefix + ".*", groups=(group + ".*",))
+    mirrored.copy()
+    with ClusterClient(mirrored.link.source) as east, ClusterClient(mirrored.link.destination) as west:
+        with replicating(mirrored.link, epoch_s=600):
+            _must(commit_offsets(east, group, {Partition(anew, 0): (Offset(4), "")}))
+            wait_until(partial(_is_on, west, group, anew, 4), timeout_s=60, why="it is followed")
+            made_anew(pair, anew, 2, 30)
+            admin = admin_client(pair.east)
+            admin.create_partitions([NewPartitions(grown, 2)])[grown].result(TIMEOUT_S)
+            young = new_topic(pair.east, prefix=prefix)
+            for partition in (Partition(anew, 1), Partition(grown, 1)):
+                wait_until(partial(_has_leader, east, partition), timeout_s=TIMEOUT_S, why=f"{partition} is there")
+                produce(pair.east, partition.topic, 9, partition=partition.index)
+            _must(commit_offsets(east, group, {Partition(anew, 0): (Offset(15), "")}))
+            committed = [Partition(anew, 0), Partition(anew, 1), Partition(grown, 1), Partition(young, 0)]
+            _must(commit_offsets(east, newer, {partition: (Offset(0), "") for partition in committed}))
+            expected = {
+                (group, f"{anew}-0"): (GroupCoverage.REFUSED, 4),
+                **dict.fromkeys(((newer, str(p)) for p in committed[:3]), (GroupCoverage.REFUSED, None)),
+                (newer, f"{young}-0"): (GroupCoverage.SKIPPED, None),
+            }
+
+            def covered() -> bool:
+                _, rows = describe_with_groups(mirrored.link, mirrored.state, now_ms())
+                assert all(row.age_s is not None for row in rows)
+                return {(row.group, row.partition): (row.coverage, row.offset) for row in rows} == expected
+
+            wait_until(covered, timeout_s=60, why="each is recorded as not committed")
+            with killed(pair.east):
+                plan = mirrored.failover.plan(RunMode.UNPLANNED)
+        assert {name: figures[FigureKey.GROUP_COVERAGE] for name, figures in plan.groups.items()} == {
+            group: {"refused": 1},
+            newer: {"refused": 3, "skipped": 1},
+        }
+        assert offset_on(west, group, anew) == 4
+
+
+def _has_leader(cluster: ClusterClient, partition: Partition) -> bool:
+    topic = cluster.metadata([partition.topic]).topics.get(partition.topic)
+    return topic is not None and partition.index in topic.partitions and topic.partitions[partition.index].broker >= 0
 
 
 def test_what_was_committed_on_a_topic_before_the_mirror_took_it_up_is_followed_at_once(
