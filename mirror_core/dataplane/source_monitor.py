@@ -30,7 +30,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, describe_producers, list_
 from mirror_core.kafka.transactions import OpenTransaction, list_open_transactions
 from mirror_core.model.errors import ConnectionRefused, MirrorError, MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.logs import get_logger
-from mirror_core.model.mirror import Mirror, PartitionStatus
+from mirror_core.model.mirror import Mirror, NameFilters, PartitionStatus
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import (
     ObservedTransaction,
@@ -133,6 +133,7 @@ class SourceMonitor:
         self._copied_anew = frozenset[Partition]()
         self._list_transactions_at = 0.0
         self._list_topics_at = 0.0
+        self._requested_filters: NameFilters | None = None
         self._unrecorded: SourceObservation | None = None
         self.newest_observation = previous
         self._generation = generation
@@ -242,8 +243,9 @@ class SourceMonitor:
                 )
 
     def _describe(self, source: ClusterClient) -> Mapping[str, TopicMetadata]:
-        started_at, requested_ms = time.monotonic(), self._clock.now_ms()
-        if started_at >= self._list_topics_at:
+        started_at, requested_ms, mirror = time.monotonic(), self._clock.now_ms(), self._link.mirror
+        if started_at >= self._list_topics_at or self._requested_filters != mirror.topic_filters:
+            self._requested_filters = mirror.topic_filters
             try:
                 metadata = source.metadata()
             except Unreachable:
@@ -257,7 +259,6 @@ class SourceMonitor:
                 )
                 self._brokers, described = frozenset(metadata.brokers), metadata.topics
                 recorded_topics = {p.topic for p in self._recorded}
-                mirror = self._link.mirror
                 filtered = build_topic_filter(mirror)
                 selected = {
                     name: description

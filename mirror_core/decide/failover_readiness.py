@@ -132,7 +132,12 @@ def list_forecast_facts(forecast: UnplannedForecast) -> dict[str, str]:
 
 
 def _format_loss(forecast: UnplannedForecast) -> str:
-    shown_keys = (FigureKey.LOST_OFFSETS, FigureKey.LOST_UNKNOWN_PARTITIONS, FigureKey.SOURCE_SEEN_S)
+    shown_keys = (
+        FigureKey.LOST_OFFSETS,
+        FigureKey.LOST_UNKNOWN_PARTITIONS,
+        FigureKey.SOURCE_SEEN_S,
+        FigureKey.TOPICS_LISTED_S,
+    )
     return format_figure_documents({key: forecast.figures[key] for key in shown_keys if key in forecast.figures})
 
 

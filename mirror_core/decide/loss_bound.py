@@ -30,6 +30,8 @@ from mirror_core.model.source_observation import (
 from mirror_core.model.text import format_count, join_limited
 
 NO_DELETIONS: Final[Mapping[Partition, EarlyDeletion]] = MappingProxyType({})
+_LISTING_SLACK_S: Final = 1.0
+"""A look lists topics just before their ends."""
 _PARTLY_COPIED_REASONS: Final = frozenset({UncopiedReason.DIVERGED, UncopiedReason.DELETED})
 
 
@@ -84,8 +86,10 @@ class LossBound:
 
     @property
     def missing_in_all(self) -> int | None:
-        """None where one partition's is unknown, and where the mirror has no partition yet."""
-        return self.known_missing if self.partitions and not self.unknown_partitions else None
+        """None where one partition's is unknown, or no topic was listed."""
+        is_unlisted = self.topics_listed_s is None and not self.has_clock_skew
+        is_unknown = is_unlisted or not self.partitions or bool(self.unknown_partitions)
+        return None if is_unknown else self.known_missing
 
     @property
     def has_clock_skew(self) -> bool:
@@ -104,6 +108,7 @@ class LossBound:
         if losses := self.without_copy:
             offsets = sum(loss.missing or 0 for loss in losses.values())
             unknown_text += f", {offsets:,} of them in {format_count(len(losses), 'partition')} without a copy"
+        unlisted = find_unlisted("the source", self.topics_listed_s, self.observed_s)
         since_text = (
             "since it was last looked at, and when that was is unknown"
             if self.observed_s is None
@@ -111,16 +116,14 @@ class LossBound:
         )
         return (
             f"at least {format_count(self.known_missing, 'offset')}{unknown_text}, and whatever was acknowledged"
-            f" {since_text}{self._format_unlisted}"
+            f" {since_text}{f'; and {unlisted}' if unlisted else ''}"
         )
 
-    @property
-    def _format_unlisted(self) -> str:
-        if self.topics_listed_s is None:
-            return "; topics and partitions that are not mirrored yet are not in this: when they were listed is unknown"
-        if self.observed_s is None or self.topics_listed_s <= self.observed_s:
-            return ""
-        return f"; topics that were created in the {self.topics_listed_s:.1f} s since all were listed are not in this"
+
+def find_unlisted(source: str, listed_s: float | None, observed_s: float | None) -> Finding | None:
+    if listed_s is not None and (observed_s is None or listed_s <= observed_s + _LISTING_SLACK_S):
+        return None
+    return Finding("topics_unlisted", source, listed_s=listed_s)
 
 
 def compute_loss(
@@ -173,7 +176,7 @@ def count_missing(
     positions: Mapping[Partition, Offset],
     early_deletions: Mapping[Partition, EarlyDeletion] = NO_DELETIONS,
 ) -> int | None:
-    """`LossBound.missing_in_all` alone: each scrape of metrics asks for it."""
+    """`LossBound.missing_in_all`, of listed topics: each scrape of metrics asks for it."""
     uncopied_reasons = find_uncopied(statuses, observation, early_deletions=early_deletions)
     ends, starts, total = dict(observation.get_ends()), _collect_starts(statuses, observation), 0
     for partition in select_application_partitions(statuses.keys() | uncopied_reasons.keys()):

@@ -417,7 +417,9 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     bound, mirror = snapshot.loss, snapshot.mirror
     if snapshot.source_observation is None:
         yield Finding("source_never_observed", mirror.source)
-    elif not bound.heartbeats:
+    elif bound.topics_listed_s is None:
+        yield Finding("topics_unlisted", mirror.source, listed_s=None)
+    if snapshot.source_observation is not None and not bound.heartbeats:
         topic = get_heartbeat_topic(mirror.name)
         yield Finding("no_heartbeat", mirror.source, destination=mirror.destination, topic=topic)
     for partition, partition_loss in bound.application_losses.items():

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from mirror_core.decide.loss_bound import find_unlisted
 from mirror_core.decide.steps import list_standstill_steps, measure_duration_s, measure_standstill_s
 from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey, list_values
 from mirror_core.model.findings import Finding
@@ -65,6 +66,7 @@ class UncountedLoss:
     """Lost whole, and counted."""
     unknown_partitions: int = 0
     """In other topics."""
+    unlisted: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,13 +241,19 @@ def _find_discarded_to(steps: Collection[StepRecord]) -> tuple[str, ...]:
 
 def decide_loss(run: Run) -> RunLoss:
     outcome, forecast = run.forecast_outcome, run.plan.forecast
+    uncounted = find_uncounted_loss(run.plan)
     if outcome is not None and outcome.lost_offsets is not None:
-        return RunLoss(offsets=outcome.lost_offsets, taken_since=outcome.taken_since_offsets)
+        return RunLoss(
+            offsets=outcome.lost_offsets,
+            is_minimum=bool(uncounted.unlisted),
+            uncounted=UncountedLoss(unlisted=uncounted.unlisted),
+            taken_since=outcome.taken_since_offsets,
+        )
     if outcome is not None and outcome.least_lost_offsets is not None:
         return RunLoss(
             offsets=outcome.least_lost_offsets,
             is_minimum=True,
-            uncounted=find_uncounted_loss(run.plan),
+            uncounted=uncounted,
             taken_since=outcome.taken_since_offsets,
         )
     if run.plan.mode is RunMode.PLANNED or not isinstance(forecast, PlanForecast):
@@ -253,7 +261,7 @@ def decide_loss(run: Run) -> RunLoss:
     return RunLoss(
         offsets=forecast.lost_offsets,
         is_minimum=forecast.lost_is_minimum,
-        uncounted=find_uncounted_loss(run.plan),
+        uncounted=uncounted,
         unseen_s=forecast.taking_s,
         unseen_offsets=forecast.unseen_offsets,
     )
@@ -267,7 +275,20 @@ def find_uncounted_loss(plan: Plan) -> UncountedLoss:
         unknown_topics=_to_names(uncopied.get("unknown_topics")),
         counted_topics=_to_names(uncopied.get("counted_topics")),
         unknown_partitions=unknown - _to_count(uncopied.get("unknown_in_topics")) if is_counted else 0,
+        unlisted=_format_unlisted(plan),
     )
+
+
+def _format_unlisted(plan: Plan) -> str:
+    if FigureKey.TOPICS_LISTED_S not in plan.figures:
+        return ""  # drained, or it was to live
+    listed_s, observed_s = (plan.figures.get(key) for key in (FigureKey.TOPICS_LISTED_S, FigureKey.SOURCE_SEEN_S))
+    unlisted = find_unlisted(
+        "the source",
+        listed_s if isinstance(listed_s, int | float) else None,
+        observed_s if isinstance(observed_s, int | float) else None,
+    )
+    return str(unlisted or "")
 
 
 def _to_count(value: object) -> int:
@@ -287,6 +308,7 @@ def format_uncounted(loss: UncountedLoss) -> str:
         unknown_topics=loss.unknown_topics,
         counted_topics=loss.counted_topics,
         others=loss.unknown_partitions,
+        unlisted=loss.unlisted,
     )
     return f"; and {finding}"
 

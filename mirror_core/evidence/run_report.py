@@ -237,6 +237,7 @@ def _format_forecast_loss(figures: Figures) -> str:
         FigureKey.LOST_UNKNOWN_PARTITIONS,
         FigureKey.SOURCE_DRAINED,
         FigureKey.SOURCE_SEEN_S,
+        FigureKey.TOPICS_LISTED_S,
     )
     return format_figures({key: figures[key] for key in keys if key in figures})
 

@@ -358,7 +358,6 @@ class PendingOffsetCommits:
         )
 
     def mark_absent(self, partitions: Collection[Partition]) -> None:
-        """They stay due."""
         for group, offsets in self.committed.items():
             for partition in sorted(offsets.keys() & partitions):
                 self._record(

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 
+from mirror_core.cli.plan_costs import list_costs
+from mirror_core.decide.mirror_change import FilterChange
+from mirror_core.decide.run_result import UncountedLoss, decide_loss, find_uncounted_loss, format_run_loss
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.mirror_change import change_mirror, prepare_change
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import MirrorError
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.forecast import UncopiedReason
 from mirror_core.model.mirror import FailureKind, PartitionState
-from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, Partition
+from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, Partition
 from mirror_core.model.run import Run, RunMode, RunState, StepEvidence
 from mirror_core.model.timing import now_ms
 from tests.support.broker_faults import killed
@@ -213,3 +217,35 @@ def test_a_topic_without_a_copy_forbids_a_planned_failover_and_is_lost_as_a_whol
     assert len([r for r in read_all(pair.west, well) if r.value != b"x"]) == 10
     recorded = evidence_of(mirrored, run, "record_lmo")
     assert recorded[FigureKey.UNCOPIED_SIZES] == plan.figures[FigureKey.UNCOPIED_SIZES]
+
+
+def test_topics_that_new_filters_match_are_said_to_be_unknown_until_they_were_listed(
+    pair: Pair, tmp_path: Path
+) -> None:
+    """One mirror has a data plane, whose next plan is far away. The other one has none."""
+    prefixes = ("t-" + secrets.token_hex(4), "t-" + secrets.token_hex(4))
+    watched, other = (new_mirror(pair, tmp_path, prefix + ".*") for prefix in prefixes)
+    for prefix in prefixes:
+        produce(pair.east, app_topic(pair, prefix=prefix), 50)
+        produce(pair.east, app_topic(pair, prefix="z" + prefix), 777)
+    other.copy()
+    with driving(watched, epoch_s=600):
+        beating(watched, 1)
+        for prefix, mirrored in zip(prefixes, (watched, other), strict=True):
+            before = mirrored.failover.plan(RunMode.UNPLANNED)
+            assert find_uncounted_loss(before) == UncountedLoss()
+            wanted = FilterChange(topics=(prefix + ".*", "z" + prefix + ".*"))
+            change_mirror(mirrored.link, wanted, prepare_change(mirrored.link, mirrored.state, wanted).plan.hash)
+        with killed(pair.east):
+            plans = [mirrored.failover.plan(RunMode.UNPLANNED) for mirrored in (watched, other)]
+            run = begin(other.failover)
+            assert other.failover.drive(run.id).state is RunState.DONE
+            done, _ = other.failover.read_status(run.id)
+    page = next((tmp_path / run.id).rglob("report.html"), None) or next(tmp_path.rglob(f"*{run.id}*/report.html"))
+    for plan, mirrored in zip(plans, (watched, other), strict=True):
+        uncounted = find_uncounted_loss(plan).unlisted
+        assert uncounted
+        assert dict(list_costs(plan, mirrored.link.mirror))["lost"].endswith(f"; and {uncounted}")
+        (warning,) = (warning for warning in plan.warnings if warning.code == "topics_unlisted")
+        assert str(warning) in page.read_text()
+    assert format_run_loss(decide_loss(done), ClusterName(pair.east.name)).endswith(f"; and {uncounted}")

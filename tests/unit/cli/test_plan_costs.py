@@ -15,11 +15,11 @@ from mirror_core.cli.runs import list_result, print_plan
 from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot, UnseenCluster
-from mirror_core.decide.run_result import RunLoss, RunResult, decide_loss, format_run_loss
+from mirror_core.decide.run_result import RunLoss, RunResult, decide_loss, find_uncounted_loss, format_run_loss
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.forecast import PlanForecast
+from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.mirror import Lease
 from mirror_core.model.names import ClusterName, Partition
 from mirror_core.model.run import FailbackStrategy, Plan, RunMode
@@ -94,6 +94,30 @@ def test_what_a_loss_cannot_count_follows_what_is_known_of_it_before_and_after_t
     told = dict(list_costs(plan, lossy.mirror))["lost"]
     assert told.startswith(f"{known}; and all of topic new (2 partitions): ")
     assert format_run_loss(decide_loss(replace(RUN, plan=plan)), ClusterName("east")).endswith(told.removeprefix(known))
+
+
+@pytest.mark.parametrize("listed_ms", [None, 70_000])
+def test_topics_that_no_listing_has_told_of_follow_each_figure_of_a_loss(
+    lossy: MirrorSnapshot, listed_ms: int | None
+) -> None:
+    """The source observed each known partition since: new topics, or those that new filters match, may hold any."""
+    assert lossy.source_observation is not None
+    unlisted = replace(lossy, source_observation=replace(lossy.source_observation, listed_ms=listed_ms))
+    plan = decide_failover(unlisted).plan
+    known = dict(list_costs(decide_failover(lossy).plan, lossy.mirror))["lost"]
+    told = dict(list_costs(plan, lossy.mirror))["lost"]
+    uncounted = find_uncounted_loss(plan).unlisted
+    assert uncounted
+    assert told == f"{known}; and {uncounted}"
+    assert unlisted.loss.text == f"{lossy.loss.text}; and {uncounted}"
+    forecast_only = replace(RUN, plan=plan)
+    counted = replace(forecast_only, forecast_outcome=ForecastOutcome(lost_offsets=0, lost_basis="", reread_basis=""))
+    for run in (forecast_only, counted):
+        result = format_run_loss(decide_loss(run), ClusterName("east"))
+        assert result != "nothing"
+        assert result.endswith(f"; and {uncounted}")
+    is_warned = "topics_unlisted" in {warning.code for warning in plan.warnings}
+    assert (is_warned, unlisted.loss.missing_in_all) == ((True, None) if listed_ms is None else (False, 37))
 
 
 def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:

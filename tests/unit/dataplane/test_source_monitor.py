@@ -21,6 +21,7 @@ from mirror_core.kafka.log_offsets import OffsetPoint, OffsetsResult
 from mirror_core.model.errors import ConnectionRefused, RemoteFault, Unreachable
 from mirror_core.model.names import MirrorName, Offset, Partition
 from mirror_core.model.source_observation import TRANSACTION_OVER, ObservedTransaction, SourceObservation
+from mirror_core.state.mirror_link import MirrorLink
 from tests.support.loss_views import status
 from tests.support.mirror_views import MIRROR
 from tests.support.waiting import wait_until
@@ -578,3 +579,25 @@ def test_controllers_that_hang_do_not_hold_up_a_copy_that_ends(source: Source, m
     finally:
         watch.monitor.close()
         answers.set()
+
+
+def test_filters_that_change_are_listed_at_the_next_look(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a listing takes long."""
+    monkeypatch.setattr(source_monitor, "_LISTING_PAUSE_FACTOR", float("inf"))
+    source, mirror = Logs(a=[(0, 10)], z=[(0, 777)]), LINK.mirror
+    link = MirrorLink(config=cast("Any", None), mirror=mirror, source=cast("Any", None), destination=cast("Any", None))
+    look = SourceMonitor(link, None)
+    look.set_recorded(RECORDED)
+    seen_by(look, source)
+    for changed in (replace(mirror, topics=(*mirror.topics, "z")), replace(mirror, topics=("a.*",))):
+        look.set_mirror(changed)
+        clock.now += 1
+        sighting = seen_by(look, source)
+        assert (sighting.listed_by, sighting.listed_ms) == (changed.topic_filters, int(clock.now * 1000))
+        is_carried = "z" in changed.topics
+        assert missing(sighting) == ({A0: 0, Partition("z", 0): 777} if is_carried else {A0: 0})
+    listings = source.listings
+    seen_by(look, source)
+    assert source.listings == listings
