@@ -209,6 +209,8 @@ def _format_failed_over(situation: RunSituation) -> Iterator[str]:
             yield f"What is not proved, and why: `mirrorbook runs show {situation.run.id}`."
         if command := certificates.get(FigureKey.TO_PROVE_MORE):
             yield f"To prove more: `{command}`."
+        if command := certificates.get(FigureKey.TO_PROVE_MORE_FROM_SOURCE):
+            yield f"To prove more, when {mirror.source} answers: `{command}`."
     yield from _format_old_source(situation)
     switch_step = next((s for s in situation.steps if s.step == "switch"), None)
     if hooks := ", ".join(list_values(switch_step.evidence, FigureKey.FAILED_HOOKS) if switch_step else ()):

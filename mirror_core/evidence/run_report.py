@@ -150,6 +150,7 @@ class ReportQuestion(StrEnum):
     COMPARED_BEFORE = "What was compared with the source before"
     CERTIFICATES = "What certificates prove of it"
     TO_PROVE_MORE = "To prove more"
+    TO_PROVE_MORE_FROM_SOURCE = "To prove more, when the source answers"
 
 
 def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
@@ -195,6 +196,8 @@ def answer_questions(
         yield ReportQuestion.CERTIFICATES, certificate_coverage.format_coverage(evidence)
         if command := evidence.get(FigureKey.TO_PROVE_MORE):
             yield ReportQuestion.TO_PROVE_MORE, str(command)
+        if command := evidence.get(FigureKey.TO_PROVE_MORE_FROM_SOURCE):
+            yield ReportQuestion.TO_PROVE_MORE_FROM_SOURCE, str(command)
 
 
 def _describe_loss(run: Run, steps: Sequence[StepRecord], source: str) -> Iterator[tuple[str, str]]:

@@ -121,6 +121,7 @@ class FigureKey(StrEnum):
     CERTIFICATES_READ_FROM = "certificates_read_from"
     CERTIFICATES_REPORT = "certificates_report"
     TO_PROVE_MORE = "to_prove_more"
+    TO_PROVE_MORE_FROM_SOURCE = "to_prove_more_from_source"
     GROUPS_NOT_BROUGHT_OVER = "groups_not_brought_over"
     FAILED_HOOKS = "failed_hooks"
     HEALTH_COMMAND = "health_command"
@@ -326,6 +327,7 @@ FIGURES: Final[Mapping[FigureKey, FigureDefinition]] = MappingProxyType(
             (_K.CERTIFICATES_READ_FROM, _U.TEXT, "certificates read from"),
             (_K.CERTIFICATES_REPORT, _U.TEXT, "certificates' report"),
             (_K.TO_PROVE_MORE, _U.TEXT, "to prove more"),
+            (_K.TO_PROVE_MORE_FROM_SOURCE, _U.TEXT, "to prove more, when the source answers"),
             (_K.GROUPS_NOT_BROUGHT_OVER, _U.TEXT, "groups not brought over"),
             (_K.FAILED_HOOKS, _U.TEXT, "hooks that failed"),
             (_K.HEALTH_COMMAND, _U.TEXT, "health command"),

@@ -30,6 +30,7 @@ from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import ReceiptPiece
 from mirror_core.model.text import format_option, format_shell_command
 from mirror_core.parity.certificate_check import (
+    COMPACTED_REASON,
     CertificateScope,
     CertificateTask,
     check_certificates,
@@ -124,8 +125,13 @@ def certify_destination(
         left_out=scope.left_out,
         without_lmo=sorted(statuses.keys() - last_mirrored_offsets.keys()),
     )
-    if certificate_coverage.is_fully_certified(coverage):
+    is_incomplete = any(row.error and row.error != COMPACTED_REASON and not row.damaged for row in rows)
+    if not (is_incomplete or scope.checked.lost):  # lost files may be on another machine
         del further_evidence[FigureKey.TO_PROVE_MORE]
+        if scope.uncertified.keys() & scope.ends.keys():
+            further_evidence[FigureKey.TO_PROVE_MORE_FROM_SOURCE] = format_shell_command(
+                "mirrorbook", "receipts", "rebuild", link.mirror.name, *format_option("--receipts", location)
+            )
     return {**coverage, FigureKey.CERTIFICATES_REPORT: result.report, **further_evidence}
 
 

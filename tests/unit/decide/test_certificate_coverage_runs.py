@@ -15,8 +15,8 @@ import pytest
 
 from mirror_core.decide import certificate_coverage
 from mirror_core.decide.parity_result import ParityRow
-from mirror_core.evidence.certificates import Coverage
-from mirror_core.evidence.receipt_index import add_file, find_newest_location
+from mirror_core.evidence.certificates import NO_RECEIPT, Coverage, UncoveredRange
+from mirror_core.evidence.receipt_index import CheckedReceipts, add_file, find_newest_location
 from mirror_core.kafka.reassignment import TopicIds
 from mirror_core.model.errors import BadRequest
 from mirror_core.model.figures import FigureKey, FigureValue
@@ -28,6 +28,8 @@ from mirror_core.model.run import StepEvidence
 from mirror_core.model.task_messages import ReceiptPiece
 from mirror_core.parity import certificate_check
 from mirror_core.parity.certificate_check import (
+    COMPACTED_REASON,
+    GONE_REASON,
     MAYBE_RECREATED_REASON,
     RECREATED_REASON,
     CertificateScope,
@@ -41,6 +43,7 @@ NAME = MirrorName("m")
 ONE, TWO = (Partition("orders", index) for index in range(2))
 ID = "d" * 32
 FILE = ReceiptFileEntry("e.parquet", "a" * 64, 1, stored=True)
+COMMANDS = {FigureKey.TO_PROVE_MORE, FigureKey.TO_PROVE_MORE_FROM_SOURCE}
 SECRET = "ftp://mirror:S3cret@store/receipts"
 
 
@@ -117,7 +120,7 @@ def test_all_is_proved_where_certificates_reach_the_last_mirrored_offset(world: 
         (10, 10),
         (),
     )
-    assert FigureKey.TO_PROVE_MORE not in seen
+    assert not COMMANDS & seen.keys()
 
 
 @pytest.mark.parametrize(
@@ -179,7 +182,39 @@ def test_a_partition_that_is_gone_from_the_destination_is_not_proved(world: Worl
         ("orders-1: all of it",),
     )
     assert "does not hold it any more" in str(seen[FigureKey.NOT_PROVED_BECAUSE])
-    assert FigureKey.TO_PROVE_MORE in seen
+    assert not COMMANDS & seen.keys(), "nothing proves what is gone"
+
+
+HOLE = {ONE: (UncoveredRange(Offset(10), Offset(12), NO_RECEIPT),)}
+LOST = CheckedReceipts(readable=(), lost=("e.parquet",))
+GONE = {TWO: (UncoveredRange(Offset(0), Offset(9), GONE_REASON),)}
+
+
+@pytest.mark.parametrize(
+    ("scope", "error", "command"),
+    [
+        (whole(10, uncertified=HOLE), "", FigureKey.TO_PROVE_MORE_FROM_SOURCE),
+        (whole(10, uncertified=HOLE), "not read: no answer in time", FigureKey.TO_PROVE_MORE),
+        (whole(10), "not read: no answer in time", FigureKey.TO_PROVE_MORE),
+        (whole(10, uncertified=HOLE, checked=LOST), "", FigureKey.TO_PROVE_MORE),
+        (whole(10, uncertified=GONE), "", None),
+        (whole(10), COMPACTED_REASON, None),
+    ],
+)
+def test_the_command_that_is_named_can_prove_more(
+    world: World, monkeypatch: pytest.MonkeyPatch, scope: CertificateScope, error: str, command: FigureKey | None
+) -> None:
+    """Comparing again what was compared to the end proves nothing more: the source's records do."""
+
+    def read(task: CertificateTask) -> Iterator[ParityRow]:
+        yield from (replace(row, error=error) for row in equal(task))
+
+    monkeypatch.setattr(certification, "DeadlineRunner", lambda deadline: DeadlineRunner(deadline, read))
+    seen = world.certify(scope, {ONE: 12})
+    assert seen[FigureKey.CERTIFICATES_VERDICT] == "indeterminate"
+    assert COMMANDS & seen.keys() == ({command} if command else set())
+    if command is FigureKey.TO_PROVE_MORE_FROM_SOURCE:
+        assert seen[command] == "mirrorbook receipts rebuild m --receipts /r"
 
 
 def test_a_log_that_ends_before_its_last_mirrored_offset_is_not_proved_up_to_there(world: World) -> None:

@@ -213,6 +213,9 @@ def test_what_certificates_prove_is_said_at_the_end_of_a_run_without_its_source(
     text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
     assert "Certificates of what west holds: NOT AS IT WAS COPIED: a-0: altered." in text
     assert "To prove more: `mirrorbook parity m`." in text
+    seen = {**seen, FigureKey.TO_PROVE_MORE_FROM_SOURCE: "mirrorbook receipts rebuild m"}
+    text = said(run, [replace(step, evidence=seen) if step.step == "report" else step for step in steps])
+    assert "when east answers: `mirrorbook receipts rebuild m`." in text
     reasons = ("a task that was killed had copied it",)
     partly: StepEvidence = {
         **seen,

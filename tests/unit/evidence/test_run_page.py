@@ -279,6 +279,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
         format_sentence("offsets_not_proved_lost", 80, 100, "a-0", 20, 100, "[80, 100)"),
         "type",
     ]
+    assert told({**some, FigureKey.TO_PROVE_MORE_FROM_SOURCE: "rebuild"})[1] == "rebuild"
     assert told({**some, FigureKey.NOT_AS_COPIED: ("a-0: altered",)})[0].startswith(
         "NOT AS IT WAS COPIED: a-0: altered."
     )
