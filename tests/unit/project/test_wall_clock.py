@@ -66,7 +66,7 @@ FOR_PEOPLE: Final = {
     "mirror_core/mirrors/fence_metrics.py": 1,
     "mirror_core/mirrors/incremental_verification.py": 1,
     "mirror_core/mirrors/receipt_maintenance.py": 5,
-    "mirror_core/parity/certificate_check.py": 2,
+    "mirror_core/parity/certificate_check.py": 1,
     "mirror_core/parity/check.py": 1,
     "mirror_core/parity/parity_table.py": 1,
     "mirror_core/runbook/drill.py": 1,
