@@ -39,7 +39,7 @@ from mirror_core.evidence.html_templates import load_template
 from mirror_core.evidence.signed_bundle import write_notes
 from mirror_core.evidence.timeline import TIMELINE_WIDTH, build_timeline, parse_entries
 from mirror_core.model.config_sections import MirrorSet
-from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, Figures, format_figures, list_figure_rows, list_values
+from mirror_core.model.figures import UNKNOWN_TEXT, FigureKey, format_figures, list_figure_rows, list_values
 from mirror_core.model.files import report_write_errors
 from mirror_core.model.findings import Finding, format_remedy
 from mirror_core.model.mirror import PartitionStatus
@@ -154,9 +154,7 @@ class ReportQuestion(StrEnum):
 
 
 def find_loss_answer(run: Run, steps: Sequence[StepRecord]) -> str:
-    return dict(answer_questions(run, steps, "", "")).get(
-        ReportQuestion.LOST, UNKNOWN_TEXT
-    )  # the answer names no cluster
+    return dict(answer_questions(run, steps, "the source", "")).get(ReportQuestion.LOST, UNKNOWN_TEXT)
 
 
 def answer_questions(
@@ -203,12 +201,8 @@ def answer_questions(
 def _describe_loss(run: Run, steps: Sequence[StepRecord], source: str) -> Iterator[tuple[str, str]]:
     outcome, loss, is_planned = run.forecast_outcome, decide_loss(run), run.plan.mode is RunMode.PLANNED
     counted = outcome and (outcome.least_lost_offsets if outcome.lost_offsets is None else outcome.lost_offsets)
-    if counted is None:
-        yield ReportQuestion.LOST, UNKNOWN_TEXT if is_planned else _format_forecast_loss(run.plan.figures)
-    elif counted and not loss.is_minimum:
-        yield ReportQuestion.LOST, format_count(counted, "offset")
-    else:
-        yield ReportQuestion.LOST, format_run_loss(loss, ClusterName(source))
+    is_known = loss.offsets is not None or loss.is_minimum
+    yield ReportQuestion.LOST, format_run_loss(loss, ClusterName(source)) if is_known else UNKNOWN_TEXT
     if loss.taken_since:
         yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=loss.taken_since))
     basis = "" if outcome is None or (counted is None and not is_planned) else outcome.lost_basis
@@ -232,17 +226,6 @@ def _describe_gate(steps: Sequence[StepRecord]) -> str:
     if heartbeats := list_values(evidence, FigureKey.HEARTBEATS_NOT_COMPARED):
         basis += f"; not compared: Mirrorbook's own heartbeats ({', '.join(heartbeats)})"
     return basis
-
-
-def _format_forecast_loss(figures: Figures) -> str:
-    keys = (
-        FigureKey.LOST_OFFSETS,
-        FigureKey.LOST_UNKNOWN_PARTITIONS,
-        FigureKey.SOURCE_DRAINED,
-        FigureKey.SOURCE_SEEN_S,
-        FigureKey.TOPICS_LISTED_S,
-    )
-    return format_figures({key: figures[key] for key in keys if key in figures})
 
 
 def _describe_outcome(run: Run, steps: Sequence[StepRecord], source: str, destination: str) -> str:

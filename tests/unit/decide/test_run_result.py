@@ -23,7 +23,7 @@ from mirror_core.decide.run_result import (
 )
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.evidence.run_report import ReportQuestion, answer_questions
-from mirror_core.model.figures import FigureKey
+from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -96,6 +96,10 @@ def test_a_loss_that_was_not_counted_is_the_plans_bound() -> None:
     assert result is not None
     assert result.applications == MIRROR.destination
     assert result.loss == RunLoss(offsets=10, is_minimum=True, unseen_s=18.0, unseen_offsets=1_800)
+    looked: Figures = {FigureKey.LOST_OFFSETS: 10, FigureKey.SOURCE_SEEN_S: 48.6}
+    reported = replace(UNPLANNED, plan=replace(UNPLANNED.plan, figures=looked))
+    answers = dict(answer_questions(reported, [], MIRROR.source, MIRROR.destination))
+    assert answers[ReportQuestion.LOST] == dict(list_result(result, None))["lost"], "the report and `runs show`"
 
 
 def test_a_counted_loss_is_told_instead() -> None:
@@ -145,7 +149,7 @@ def test_the_report_of_a_planned_run_says_what_was_counted_whatever_was_compared
     passed: StepEvidence = {"parity_verdict": "passed", "records_in_all": 10, "partitions": 3}
     outcome = ForecastOutcome(lost_offsets=lost, lost_basis="by a look", reread_basis="", taken_since_offsets=2)
     answers = dict(answer_questions(replace(PLANNED, forecast_outcome=outcome), [step("parity", 1, 2, passed)], "", ""))
-    assert answers[ReportQuestion.LOST] == {None: "unknown", 0: "nothing", 3: "3 offsets"}[lost]
+    assert answers[ReportQuestion.LOST] == {None: "unknown", 0: "nothing", 3: "3 records"}[lost]
     assert answers[ReportQuestion.BASIS].startswith("by a look; 10 records")
     assert (ReportQuestion.TAKEN_SINCE in answers) is (lost is not None)
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mirror_core.evidence import run_report
@@ -132,23 +133,25 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
         assert page_of(tmp_path, RUN, doubtful).facts[6] == "unknown"
     failed = [*STEPS[:3], step("parity", 6, 7, evidence=gate, state=StepState.FAILED)]
     assert page_of(tmp_path, RUN, failed).facts[6] == "unknown"
-    given_up = replace(PLAN, mode=RunMode.UNPLANNED, figures={FigureKey.LOST_OFFSETS: 3})
-    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[6] == "loss, at least: 3 offsets"
-    assert page_of(tmp_path, replace(RUN, plan=replace(given_up, figures={})), []).facts[6] == "unknown"
+    bound = PlanForecast(seconds=1.0, lost_offsets=3, lost_is_minimum=True)
+    given_up = replace(PLAN, mode=RunMode.UNPLANNED, forecast=bound)
+    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[6] == "at least 3 records"
+    assert page_of(tmp_path, replace(RUN, plan=replace(given_up, forecast=msgspec.UNSET)), []).facts[6] == "unknown"
 
 
 def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path) -> None:
-    plan = replace(PLAN, mode=RunMode.UNPLANNED, figures={FigureKey.LOST_OFFSETS: 3})
+    bound = PlanForecast(seconds=1.0, lost_offsets=3, lost_is_minimum=True)
+    plan = replace(PLAN, mode=RunMode.UNPLANNED, forecast=bound)
     counted = ForecastOutcome(
         lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
     )
     page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
-    assert page.facts[6:8] == ["1,204 offsets", "by the old source's ends"]
+    assert page.facts[6:8] == ["1,204 records", "by the old source's ends"]
     taken = replace(counted, lost_offsets=0, taken_since_offsets=536)
     parted = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=taken), [])
     assert parted.facts[6:8] == ["nothing", str(Finding("taken_since", offsets=536))]
     unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
-    assert unseen.facts[6] == "loss, at least: 3 offsets"
+    assert unseen.facts[6] == "at least 3 records"
 
 
 def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:
