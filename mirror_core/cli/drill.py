@@ -89,7 +89,7 @@ def run(
     )
     rows = (
         ("applications write on", f"{link.mirror.source}, as before: a drill moves nobody"),
-        ("lost", format_count(outcome.lost, "record") if outcome.lost else "nothing"),
+        ("lost", format_count(outcome.lost, "offset") if outcome.lost else "nothing"),
         (
             seconds,
             f"{_format_seconds(drilled.measured_s)} (predicted: {_format_predicted(drilled)})",
@@ -130,7 +130,7 @@ def run_set(
             drill.drilled.run,
             str(drill.written),
             str(drill.compared),
-            format_count(drill.lost, "record") if drill.lost else "nothing",
+            format_count(drill.lost, "offset") if drill.lost else "nothing",
             _format_seconds(drill.drilled.measured_s),
         )
         for drill in outcome.drills

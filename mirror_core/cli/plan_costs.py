@@ -87,7 +87,7 @@ def _format_unseen(forecast: PlanForecast, rate_words: str) -> str:
 
 
 def _format_at_least(forecast: PlanForecast) -> str:
-    counted = format_count(forecast.lost_offsets or 0, "record")
+    counted = format_count(forecast.lost_offsets or 0, "offset")
     return f"at least {counted}" if forecast.lost_is_minimum else counted
 
 

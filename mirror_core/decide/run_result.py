@@ -318,7 +318,7 @@ def format_run_loss(loss: RunLoss, source: ClusterName) -> str:
         return "nothing"
     if loss.offsets is None and not loss.is_minimum:
         return "unknown: the report says what was compared"
-    counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "record")
+    counted = "unknown" if loss.offsets is None else format_count(loss.offsets, "offset")
     uncounted = format_uncounted(loss.uncounted)
     least = f"at least {counted}" if loss.is_minimum and loss.offsets is not None else counted
     if loss.offsets == 0:  # "at least 0" would be read as 0

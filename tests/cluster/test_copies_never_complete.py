@@ -74,7 +74,7 @@ def test_applications_do_not_move_onto_a_topic_that_a_failback_has_emptied(pair:
         question = " ".join(shown[shown.index("hash") :].split())
         assert "EAST HAS NOTHING of" in question, shown
         assert question.index("EAST HAS NOTHING of") < question.index("UNPLANNED failover"), shown
-        assert "lost: at least 42 records" in question, shown
+        assert "lost: at least 42 offsets" in question, shown
         assert code != 0
     assert content(read_all(pair.west, emptied))
 

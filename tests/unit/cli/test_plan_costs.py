@@ -138,7 +138,7 @@ def test_the_question_of_an_unplanned_failover_says_the_loss_and_wants_the_name(
     for part in (
         "UNPLANNED",
         "east is given up",
-        "at least 37 records",
+        "at least 37 offsets",
         "what east took in the last 6.0 s",
         "about 599: 600 if it wrote on at 100/s, less 1 copied since",
         "up to 11",
@@ -206,7 +206,7 @@ def test_a_planned_failover_is_confirmed_by_a_yes_with_its_costs_on_the_same_scr
 
 
 def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: MirrorSnapshot) -> None:
-    """`at least 0 records` would be quoted as no loss."""
+    """`at least 0 offsets` would be quoted as no loss."""
     forecast = decide_failover(lossy).plan.forecast
     assert isinstance(forecast, PlanForecast)
     uncounted = replace(forecast, lost_offsets=0)
