@@ -161,5 +161,5 @@ def test_long_prose_is_found_in_an_assertion_and_not_where_a_person_explains_a_t
 def test_each_sentence_that_tests_compare_with_is_used() -> None:
     used = set[str]()
     for path in (ROOT / "tests").rglob("*.py"):
-        used |= set(re.findall(r'format_sentence\(\s*"(\w+)"', path.read_text(encoding="utf-8")))
+        used |= set(re.findall(r"""format_sentence\(\s*["'](\w+)["']""", path.read_text(encoding="utf-8")))
     assert used == load_sentences().keys()
