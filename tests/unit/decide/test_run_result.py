@@ -149,7 +149,7 @@ def test_the_report_of_a_planned_run_says_what_was_counted_whatever_was_compared
     passed: StepEvidence = {"parity_verdict": "passed", "records_in_all": 10, "partitions": 3}
     outcome = ForecastOutcome(lost_offsets=lost, lost_basis="by a look", reread_basis="", taken_since_offsets=2)
     answers = dict(answer_questions(replace(PLANNED, forecast_outcome=outcome), [step("parity", 1, 2, passed)], "", ""))
-    assert answers[ReportQuestion.LOST] == {None: "unknown", 0: "nothing", 3: "3 records"}[lost]
+    assert answers[ReportQuestion.LOST] == {None: "unknown", 0: "nothing", 3: "3 offsets"}[lost]
     assert answers[ReportQuestion.BASIS].startswith("by a look; 10 records")
     assert (ReportQuestion.TAKEN_SINCE in answers) is (lost is not None)
 

@@ -135,7 +135,7 @@ def test_first_of_all_it_says_what_was_lost_and_how_that_is_known(tmp_path: Path
     assert page_of(tmp_path, RUN, failed).facts[6] == "unknown"
     bound = PlanForecast(seconds=1.0, lost_offsets=3, lost_is_minimum=True)
     given_up = replace(PLAN, mode=RunMode.UNPLANNED, forecast=bound)
-    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[6] == "at least 3 records"
+    assert page_of(tmp_path, replace(RUN, plan=given_up), []).facts[6] == "at least 3 offsets"
     assert page_of(tmp_path, replace(RUN, plan=replace(given_up, forecast=msgspec.UNSET)), []).facts[6] == "unknown"
 
 
@@ -146,12 +146,12 @@ def test_a_loss_that_was_counted_stands_in_place_of_the_forecast(tmp_path: Path)
         lost_offsets=1204, lost_basis="by the old source's ends", reread_offsets={}, reread_basis=""
     )
     page = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=counted), [])
-    assert page.facts[6:8] == ["1,204 records", "by the old source's ends"]
+    assert page.facts[6:8] == ["1,204 offsets", "by the old source's ends"]
     taken = replace(counted, lost_offsets=0, taken_since_offsets=536)
     parted = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=taken), [])
     assert parted.facts[6:8] == ["nothing", str(Finding("taken_since", offsets=536))]
     unseen = page_of(tmp_path, replace(RUN, plan=plan, forecast_outcome=replace(counted, lost_offsets=None)), [])
-    assert unseen.facts[6] == "at least 3 records"
+    assert unseen.facts[6] == "at least 3 offsets"
 
 
 def test_what_a_run_reached_is_said_and_not_what_was_meant(tmp_path: Path) -> None:
