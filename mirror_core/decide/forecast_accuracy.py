@@ -35,9 +35,9 @@ from mirror_core.decide.mirror_snapshot import (
     select_healthy,
 )
 from mirror_core.decide.steps import measure_standstill_s, measure_step_s
-from mirror_core.model.figures import FIRST_STEP_TEXT, FigureKey
+from mirror_core.model.figures import FIRST_STEP_TEXT, MAX_RECORDED_NAMES, FigureKey
 from mirror_core.model.findings import Finding
-from mirror_core.model.forecast import PartitionLoss, PlanForecast
+from mirror_core.model.forecast import PartitionLoss, PlanForecast, UncopiedReason
 from mirror_core.model.mirror import Mirror, PartitionStatus
 from mirror_core.model.names import Offset, Partition, select_application_partitions
 from mirror_core.model.parity_verdict import ParityVerdict
@@ -223,10 +223,12 @@ class LossCount(NamedTuple):
     offsets: int | None
     basis: str
     least: int | None = None
+    uncopied: tuple[str, ...] | None = None
 
     def add_uncounted(self, what: str) -> LossCount:
         known = self.basis if self.offsets is None else f"at least {self.offsets:,}, {self.basis}"
-        return LossCount(None, f"{known}; {what}", self.least if self.offsets is None else self.offsets)
+        least = self.least if self.offsets is None else self.offsets
+        return self._replace(offsets=None, basis=f"{known}; {what}", least=least)
 
     def add_least(self, losses: Collection[PartitionLoss]) -> LossCount:
         return self._replace(least=(self.least or 0) + (sum_missing(losses) or 0))
@@ -257,12 +259,25 @@ def add_left_behind(lost: LossCount, left_behind: Collection[Partition]) -> Loss
     )
 
 
-def add_uncopied(lost: LossCount, losses: Mapping[Partition, PartitionLoss]) -> LossCount:
+def add_uncopied(
+    lost: LossCount, losses: Mapping[Partition, PartitionLoss], pending_fence: PendingFence | None
+) -> LossCount:
     uncopied = {p: loss for p, loss in losses.items() if loss.uncopied_reason}
-    if not uncopied:
+    is_fenced = pending_fence is not None and pending_fence.applied_at_ms is not None
+    is_listed = pending_fence is not None and pending_fence.uncopied is not None
+    counted_ends = pending_fence.uncopied_offsets if pending_fence else {}
+    uncounted = sorted(p for p in uncopied if counted_ends.get(p) is None)
+    if is_fenced and not is_listed:
+        lost = lost.add_uncounted("not known of topics and partitions that were created after the last listing")
+    if uncounted:
+        lost = lost.add_uncounted(f"not fully counted of partitions that had no copy: {join_limited(uncounted)}")
+    if lost.offsets is None and lost.least is None:
         return lost
-    counted = lost.add_uncounted(f"not fully counted of partitions that had no copy: {join_limited(sorted(uncopied))}")
-    return counted if counted.least is None else counted.add_least(uncopied.values())
+    if is_listed:
+        lost = lost._replace(uncopied=tuple(format_losses(uncopied, dated=False)[:MAX_RECORDED_NAMES]))
+    if lost.offsets is None:
+        return lost.add_least(uncopied.values())
+    return lost._replace(offsets=lost.offsets + (sum_missing(uncopied.values()) or 0))
 
 
 def make_unseen_count(source: str, reason: str) -> LossCount:
@@ -282,14 +297,30 @@ def find_not_copied(
 
 
 def compute_last_losses(
-    mirror: Mirror, statuses: Mapping[Partition, PartitionStatus], observation: SourceObservation | None
+    mirror: Mirror,
+    statuses: Mapping[Partition, PartitionStatus],
+    observation: SourceObservation | None,
+    pending_fence: PendingFence | None = None,
 ) -> Mapping[Partition, PartitionLoss]:
-    """A stopped mirror's, by the source when last observed."""
+    """A stopped mirror's, by the source when last observed, and by what the fence found."""
     current = apply_current_filters(mirror, statuses, observation)
     lmos = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
     cuts = {p: status.deleted_until for p, status in statuses.items() if status.deleted_until is not None}
     deletions = find_early_deletions(statuses.values(), cuts)
-    return compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses
+    losses = dict(compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses)
+    found = pending_fence.uncopied_offsets if pending_fence else {}
+    for partition in select_application_partitions({*statuses, *found}) & (found.keys() - statuses.keys()):
+        if (offsets := found[partition]) is not None or partition not in losses:
+            losses[partition] = PartitionLoss(
+                position=None,
+                observed_end=None,
+                age_s=None,
+                missing=offsets,
+                is_offline=False,
+                is_failed=False,
+                uncopied_reason=UncopiedReason.NOT_MIRRORED,
+            )
+    return {p: loss for p, loss in losses.items() if found.get(p) != 0 or p in statuses}
 
 
 class UncopiedRecords(NamedTuple):
@@ -305,7 +336,7 @@ def list_uncopied_records(
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
 ) -> UncopiedRecords:
-    losses = compute_last_losses(mirror, statuses, observation)
+    losses = compute_last_losses(mirror, statuses, observation, pending_fence)
     lacking = {p: loss for p, loss in losses.items() if loss.has_no_copy and loss.missing != 0}
     late_ranges, unknown = find_not_copied(pending_fence, _select_copied(statuses, lacking))
     known = [format_late_ranges(late_ranges, observation)] if late_ranges else []
@@ -338,7 +369,7 @@ def count_lost_unplanned(
 ) -> LossCount:
     """`losses`: as last observed, where no end behind the fence counts."""
     copied = _select_copied(statuses, {p for p, loss in losses.items() if loss.uncopied_reason})
-    return add_uncopied(_count_behind_fence(pending_fence, copied, losses), losses)
+    return add_uncopied(_count_behind_fence(pending_fence, copied, losses), losses, pending_fence)
 
 
 def _count_behind_fence(

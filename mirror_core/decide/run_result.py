@@ -67,6 +67,7 @@ class UncountedLoss:
     unknown_partitions: int = 0
     """In other topics."""
     unlisted: str = ""
+    uncopied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,12 +242,13 @@ def _find_discarded_to(steps: Collection[StepRecord]) -> tuple[str, ...]:
 
 def decide_loss(run: Run) -> RunLoss:
     outcome, forecast = run.forecast_outcome, run.plan.forecast
-    uncounted = find_uncounted_loss(run.plan)
+    found = None if outcome is None else outcome.uncopied
+    uncounted = find_uncounted_loss(run.plan) if found is None else UncountedLoss(uncopied=found)
     if outcome is not None and outcome.lost_offsets is not None:
         return RunLoss(
             offsets=outcome.lost_offsets,
             is_minimum=bool(uncounted.unlisted),
-            uncounted=UncountedLoss(unlisted=uncounted.unlisted),
+            uncounted=UncountedLoss(unlisted=uncounted.unlisted, uncopied=uncounted.uncopied),
             taken_since=outcome.taken_since_offsets,
         )
     if outcome is not None and outcome.least_lost_offsets is not None:
@@ -309,6 +311,7 @@ def format_uncounted(loss: UncountedLoss) -> str:
         counted_topics=loss.counted_topics,
         others=loss.unknown_partitions,
         unlisted=loss.unlisted,
+        uncopied=loss.uncopied,
     )
     return f"; and {finding}"
 

@@ -43,6 +43,7 @@ from mirror_core.mirrors.old_source_fence import (
     observe_fence,
     observe_returned_source,
     wait_until_still,
+    with_uncopied,
 )
 from mirror_core.model.acl import Resource
 from mirror_core.model.errors import LostOwnership, MirrorError, Refused, RemoteFault, format_error_location
@@ -304,6 +305,7 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
                 return None
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
         parted = pending_fence.add_since_offsets(list_since_offsets(link, writer.state, source, pending_fence, ends))
+        parted = with_uncopied(link, source, parted, statuses)
         updated = mark_applied(parted, ends, writer.now_ms(), by_command=by_command)
         if pending_fence.applied_at_ms is not None:
             updated = replace(updated, restored=_make_restoration(link, writer.now_ms()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -72,6 +72,7 @@ from mirror_core.sync.fence_acls import (
 )
 from mirror_core.sync.fence_command import FenceCommandFailed, build_command_target, run_fence_command
 from mirror_core.sync.fence_command_runner import reconcile_command
+from mirror_core.sync.mirror_topics import list_mirror_topics
 
 MAX_STILLNESS_CHECKS: Final = 10
 
@@ -98,6 +99,26 @@ def observe_fence(
         log_ends=ends,
         written_ranges=_find_late_records(link, source, pending_fence, ends),
         since_offsets=list_since_offsets(link, state, source, pending_fence, ends),
+    )
+
+
+def with_uncopied(
+    link: MirrorLink, source: ClusterClient, pending_fence: PendingFence, recorded: Container[Partition]
+) -> PendingFence:
+    if pending_fence.uncopied is not None:
+        return pending_fence
+    try:
+        topics = list_mirror_topics(link, source)
+        partitions = [Partition(name, i) for name, view in topics.items() for i in view.partitions]
+        uncopied = sorted(p for p in partitions if p not in recorded)
+        points = (OffsetPoint.START, OffsetPoint.LOG_END) if uncopied else ()
+        found = [list_known_offsets(source, uncopied, point) for point in points]
+    except MirrorError:  # never in the way of a fence
+        return pending_fence
+    rows = ((p, [offsets[p] for offsets in found if p in offsets]) for p in uncopied)
+    return replace(
+        pending_fence,
+        uncopied=tuple((p.topic, p.index, o[1] - o[0] if len(o) == 2 else None) for p, o in rows),
     )
 
 

@@ -70,6 +70,8 @@ class ForecastOutcome:
     """Without `taken_since_offsets`."""
     least_lost_offsets: int | None = None
     """The counted part, where `lost_offsets` is None."""
+    uncopied: tuple[str, ...] | None = None
+    """Partitions without a copy, and offsets of each. None: topics were not listed behind the fence."""
     lost_basis: str
     reread_offsets: Mapping[str, int | None] = field(default_factory=dict)
     """Read on the source and again on the destination."""

@@ -65,6 +65,8 @@ class PendingFence:
     """First offset that is, by its record's own time, not older than `since_ms` and that no earlier observation had
     seen; the log's end if there is none. Other partitions: unknown.
     """
+    uncopied: tuple[tuple[str, int, int | None], ...] | None = None
+    """Partitions without a copy, when first listed behind it, with their offsets (None: unreadable). None: never."""
     unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False
@@ -88,6 +90,10 @@ class PendingFence:
         """Recorded ones stay."""
         since_offsets = {**offsets, **self.since_offsets.to_mapping()}
         return replace(self, since_offsets=PartitionOffsets.from_mapping(since_offsets))
+
+    @property
+    def uncopied_offsets(self) -> dict[Partition, int | None]:
+        return {Partition(topic, index): offsets for topic, index, offsets in self.uncopied or ()}
 
     def split_late_ranges(self, ranges: LateRanges) -> LateSplit:
         since_offsets = self.since_offsets.to_mapping()

@@ -33,7 +33,7 @@ from mirror_core.kafka.log_offsets import (
 from mirror_core.kafka.reassignment import describe_placements
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.kafka.topics import NewTopic, create_topics, delete_topic, describe_configs
-from mirror_core.mirrors.old_source_fence import list_since_offsets
+from mirror_core.mirrors.old_source_fence import list_since_offsets, with_uncopied
 from mirror_core.model.errors import Indeterminate, Refused, Unreachable
 from mirror_core.model.mirror import PartitionStatus
 from mirror_core.model.names import Offset, Partition, PartitionOffsets, get_base_name
@@ -248,6 +248,8 @@ class TailSteps(StepContext):
                 by_command=fence.command,
                 trouble=None,
             )
+        if updated.applied_at_ms is not None:
+            updated = with_uncopied(self.link, old, updated, self.statuses())
         if updated != pending_fence:
             self.writer.put(updated)
 

@@ -13,7 +13,7 @@ from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_con
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, describe_acls_on_each_broker
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets
-from mirror_core.mirrors.old_source_fence import deny_all_writers, list_since_offsets, wait_until_still
+from mirror_core.mirrors.old_source_fence import deny_all_writers, list_since_offsets, wait_until_still, with_uncopied
 from mirror_core.model.acl import Acl, AclPurpose
 from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
@@ -175,6 +175,7 @@ def apply_fence(
             pending_fence = pending_fence.add_since_offsets(
                 list_since_offsets(context.link, context.writer.state, source, pending_fence, ends)
             )
+            pending_fence = with_uncopied(context.link, source, pending_fence, context.statuses())
     except LostOwnership:
         raise
     except MirrorError as error:

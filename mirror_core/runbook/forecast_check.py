@@ -46,6 +46,7 @@ def count_outcome(
         lost_offsets=lost.offsets,
         lost_basis=lost.basis,
         least_lost_offsets=lost.least,
+        uncopied=lost.uncopied,
         reread_offsets={
             **dict.fromkeys(islice(left_groups, forecast_accuracy.MAX_FORECAST_GROUPS)),
             **forecast_accuracy.count_read_again(group_offsets, reached, ends),
@@ -74,16 +75,18 @@ def count_outcome_later(
     application_partitions = select_application_partitions(statuses.keys() | tails.keys())
     late_ranges = {p: tail for p, tail in tails.items() if p in application_partitions}
     pending_fence = state.pending_fences.get(name)
+    fence = pending_fence if run.plan.mode is RunMode.UNPLANNED else None  # a planned run has drained all topics
     unparted = LateSplit(before={}, since={}, unknown=late_ranges)
     split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
     taken_since = count_offsets(split.since)
     count = count_offsets(late_ranges) - taken_since + count_offsets(beginnings)
-    losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.find_observation(name))
+    losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.find_observation(name), fence)
     lost = forecast_accuracy.add_uncopied(
         forecast_accuracy.LossCount(
             count, forecast_accuracy.format_loss_basis("by what only the old source had", split)
         ),
         {p: loss for p, loss in losses.items() if p not in checked_partitions},
+        fence,
     )
     counted = count_outcome(link, Journal(writer, run.id, ()), lost, ask_source=True, taken_since=taken_since)
     outcome = _merge_outcomes(run.forecast_outcome, counted)
@@ -114,6 +117,7 @@ def _merge_outcomes(previous: ForecastOutcome, counted: ForecastOutcome) -> Fore
         merged,
         lost_offsets=previous.lost_offsets,
         least_lost_offsets=None,
+        uncopied=previous.uncopied,
         lost_basis=previous.lost_basis,
         taken_since_offsets=previous.taken_since_offsets,
     )

@@ -287,14 +287,14 @@ def count_lost_behind_fence(state: State, run: Run) -> Run:
     ):
         return run
     statuses = state.partitions.get(name, {})
-    losses = compute_last_losses(mirror, statuses, state.find_observation(name))
+    losses = compute_last_losses(mirror, statuses, state.find_observation(name), pending_fence)
     lost = count_lost_unplanned(pending_fence, statuses, losses)
     if lost.offsets is None and lost.least is None:
         return run
     late_ranges, _ = find_not_copied(pending_fence, statuses)
     taken_since = count_offsets(pending_fence.split_late_ranges(late_ranges).since)
     counted = replace(outcome, lost_offsets=lost.offsets, lost_basis=lost.basis, taken_since_offsets=taken_since)
-    return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least))
+    return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least, uncopied=lost.uncopied))
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:

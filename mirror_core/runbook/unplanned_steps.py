@@ -316,8 +316,9 @@ class UnplannedSteps(PromotionSteps):
 
     def count_lost(self) -> LossCount:
         state, name, statuses = self.writer.state, self.link.mirror.name, self.statuses()
-        losses = compute_last_losses(state.mirrors[name], statuses, state.find_observation(name))
-        lost = count_lost_unplanned(self._pending_fence, statuses, losses)
+        observation, fence = state.find_observation(name), self._pending_fence
+        losses = compute_last_losses(state.mirrors[name], statuses, observation, fence)
+        lost = count_lost_unplanned(fence, statuses, losses)
         if not (left_behind := self.left_behind):
             return lost
         some = f"of {join_limited(left_behind)} some may be on {self.link.destination.name} all the same"

@@ -15,6 +15,7 @@ from mirror_core.cli.plan_costs import list_costs
 from mirror_core.decide.mirror_change import FilterChange
 from mirror_core.decide.run_result import UncountedLoss, decide_loss, find_uncounted_loss, format_run_loss
 from mirror_core.mirrors.describe import describe_mirror
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.mirror_change import change_mirror, prepare_change
 from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import MirrorError
@@ -24,6 +25,7 @@ from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName, Partition
 from mirror_core.model.run import Run, RunMode, RunState, StepEvidence
 from mirror_core.model.timing import now_ms
+from mirror_core.runbook.run_outcome import read_run_result
 from tests.support.broker_faults import killed
 from tests.support.cli_process import mirrorbook
 from tests.support.data_plane_thread import beating, driving
@@ -31,6 +33,7 @@ from tests.support.failover_runs import app_topic
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all
 from tests.support.log_cutting import batch_of_100, lose_tails
 from tests.support.mirrored_topics import Mirrored, new_mirror, replicate
+from tests.support.pending_fences import stood
 from tests.support.sentences import format_sentence
 from tests.support.unplanned_runs import begin
 from tests.support.waiting import wait_until
@@ -249,3 +252,9 @@ def test_topics_that_new_filters_match_are_said_to_be_unknown_until_they_were_li
         (warning,) = (warning for warning in plan.warnings if warning.code == "topics_unlisted")
         assert str(warning) in page.read_text()
     assert format_run_loss(decide_loss(done), ClusterName(pair.east.name)).endswith(f"; and {uncounted}")
+    wait_until(lambda: stood(check_fence(other.link)), timeout_s=TIMEOUT_S, why="the source is back, and fenced")
+    result = read_run_result(other.link, other.state, other.state.runs[run.id])
+    assert result is not None
+    assert result.loss is not None
+    assert (result.loss.offsets, result.loss.is_minimum) == (777, False)
+    assert [name.startswith(f"z{prefixes[1]}") for name in result.loss.uncounted.uncopied] == [True]

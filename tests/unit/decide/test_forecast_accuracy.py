@@ -14,6 +14,7 @@ from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.forecast_accuracy import (
     ForecastComparison,
     ForecastKey,
+    LossCount,
     build_forecast,
     compute_last_losses,
     count_lost_planned,
@@ -164,6 +165,7 @@ def debt(ends: dict[Partition, int], paid_ms: int | None = 5) -> PendingFence:
         since_ms=1,
         applied_at_ms=paid_ms,
         log_ends=PartitionOffsets.from_mapping({p: Offset(end) for p, end in ends.items()}),
+        uncopied=(),
     )
 
 
@@ -194,6 +196,28 @@ def test_each_partition_is_in_the_least_loss_once_behind_the_fence_or_as_last_ob
     assert (counted.offsets, counted.least) == (None, 7 + 12 + 36)
     every_copy = count_lost_unplanned(debt({A0: 100, A1: 32, B0: 36}), stopped, losses)
     assert (every_copy.offsets, every_copy.least) == (None, 7 + 12 + 36)
+
+
+def test_what_the_fence_found_without_a_copy_is_lost_too() -> None:
+    """One partition was added, and topics were created, after the data plane had last listed them."""
+    stopped = {A0: replace(status(A0), state=PartitionState.STOPPED, lmo=Offset(93))}
+    mirror = replace(MIRROR, topics=(".*",))
+    topics = (ObservedTopic(topic="a", ends=(95,)), ObservedTopic(topic="b", ends=(0,), starts=((0, 0),)))
+    seen = SourceObservation(mirror=mirror.name, at_ms=1, topics=topics)
+
+    def count(*uncopied: tuple[str, int, int | None], listed: bool = True) -> LossCount:
+        fence = replace(debt({A0: 100}), uncopied=uncopied if listed else None)
+        return count_lost_unplanned(fence, stopped, compute_last_losses(mirror, stopped, seen, fence))
+
+    found = count(("a", 0, 100), ("a", 1, 40), ("b", 0, 35), ("c", 0, 0))
+    assert (found.offsets, len(found.uncopied or ())) == (7 + 40 + 35, 2)
+    held_none = count(("b", 0, 0))
+    assert (held_none.offsets, held_none.uncopied) == (7, ())
+    unread = count(("a", 1, 40), ("b", 0, 0), ("late", 0, None))
+    assert (unread.offsets, unread.least, "late-0" in unread.basis) == (None, 47, True)
+    assert "late-0" in str(unread.uncopied)
+    unlisted = count(listed=False)
+    assert (unlisted.offsets, unlisted.least) == (None, 7), "b may have grown, and others may have been created"
 
 
 def test_what_a_returned_source_took_is_no_loss_where_times_tell() -> None:

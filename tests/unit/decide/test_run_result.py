@@ -24,6 +24,7 @@ from mirror_core.decide.run_result import (
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.evidence.run_report import ReportQuestion, answer_questions
 from mirror_core.model.figures import FigureKey, Figures
+from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import ForecastOutcome, PlanForecast
 from mirror_core.model.run import Run, RunKind, RunMode, RunState, StepEvidence, StepRecord, StepState
 from tests.support.mirror_views import MIRROR, RUN
@@ -117,6 +118,15 @@ def test_what_could_be_counted_of_a_source_that_is_back_is_told_though_others_ha
         assert decide_loss(counted) == RunLoss(offsets=500, is_minimum=True), "uncopied offsets are in it already"
         answered = dict(answer_questions(counted, [], "east", "west"))[ReportQuestion.LOST]
         assert answered == format_run_loss(decide_loss(counted), MIRROR.source)
+
+
+def test_what_had_no_copy_is_named_as_it_was_counted_and_not_as_it_was_planned() -> None:
+    planned = Finding("partitions_uncopied", "west", counted_topics=("late2 (1 partition)",), unknown_topics=("late3",))
+    run = replace(UNPLANNED, plan=replace(UNPLANNED.plan, warnings=(planned,)))
+    for lost in ({"lost_offsets": 289}, {"lost_offsets": None, "least_lost_offsets": 289}):
+        outcome = ForecastOutcome(**lost, uncopied=("late3-0 (35)",), lost_basis="", reread_basis="")
+        text = format_run_loss(decide_loss(replace(run, forecast_outcome=outcome)), MIRROR.source)
+        assert ("289" in text, "late3-0 (35)" in text, "late2" in text) == (True, True, False), text
 
 
 def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -> None:

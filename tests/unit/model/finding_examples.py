@@ -140,6 +140,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "conductor_state": "alive",
     "copying": "works",
     "counted_topics": ("orders (3 partitions)",),
+    "uncopied": ("late-0 (not mirrored yet: 30 offsets)",),
     "unknown_topics": ("billing (1 partition)", "returns (2 partitions)"),
     "others": 2,
     "desired": "STARTED",

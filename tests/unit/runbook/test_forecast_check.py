@@ -84,6 +84,7 @@ def test_a_failback_corrects_a_loss_by_what_more_it_finds(
             action=FenceAction.APPLY,
             run="r",
             since_ms=1,
+            uncopied=(),
             since_offsets=PartitionOffsets.from_mapping({} if since is None else {P: Offset(since)}),
         ),
     )

@@ -249,6 +249,7 @@ def test_what_the_watcher_has_found_behind_the_fence_is_the_loss_of_its_run(fenc
         since_ms=1,
         applied_at_ms=2,
         log_ends=PartitionOffsets.from_mapping({partition: Offset(600)}),
+        uncopied=(),
     )
     state.pending_fences[MIRROR.name] = fence.add_since_offsets({partition: Offset(537)})
     result = read_run_result(HERE, state, state.runs[run.id])
