@@ -216,7 +216,7 @@ def test_what_only_the_destination_has_is_told_first_with_what_saves_it(
 ) -> None:
     lines = list_lines(replace(ON_EAST, action=action), None, UNSAVED)
     assert " ".join(lines).startswith(str(UNSAVED))
-    assert "2,412 records of orders-0, orders-1" in str(UNSAVED)
+    assert "2,412 offsets of orders-0, orders-1" in str(UNSAVED)
     recover = "mirrorbook mirror recover orders --action recopy --salvage FOLDER"
     assert list_commands(lines) == [recover, *then]
 
