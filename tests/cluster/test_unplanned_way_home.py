@@ -103,7 +103,7 @@ def test_what_only_the_cluster_that_was_left_has_is_told_until_it_is_saved(given
     assert command in " ".join(ended.split())
     report = (evidence / f"run-{given_up.failback.id}" / "report.html").read_text()
     assert command in report
-    assert f"10 records of {given_up.topic}-0" in report
+    assert f"10 offsets of {given_up.topic}-0" in report
 
     status = given_up.read("failback", "status", name)
     described = [given_up.read("mirror", "describe", each)["unsaved"] for each in given_up.names]
