@@ -40,6 +40,7 @@ from mirror_core.cli.run_commands import (
     confirm_again,
     confirm_moment_of_set,
     confirm_plan,
+    confirm_set_move,
     confirm_set_plan,
     find_expired_approval,
     find_run,
@@ -190,7 +191,10 @@ def run_set(
             homes = " and ".join(sorted({way_home.get_link(m).destination.name for m in way_home.mirror_set.mirrors}))
             question = format_move_question(f"bring applications home to {homes}", no_pause=no_pause)
             home_attempt = begin_or_continue_set(
-                way_home, lambda set_plan: confirm_set_plan(set_plan, question, yes=yes), plan_hash=None, **choices
+                way_home,
+                lambda set_plan: confirm_set_move(name, way_home, set_plan, question, yes=yes, as_json=as_json),
+                plan_hash=None,
+                **choices,
             )
             home_agreed_by = "" if no_pause or yes else prove_and_confirm_set(way_home, home_attempt, RunKind.FAILBACK)
             members = set_failback.bring_home(attempt, way_home, home_attempt, agreed_by=home_agreed_by)

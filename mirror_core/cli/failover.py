@@ -18,7 +18,6 @@ from mirror_core.cli.command_options import (
     require_typed_name,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
-from mirror_core.cli.plan_costs import print_given_up
 from mirror_core.cli.run_commands import (
     CompareRunner,
     GateLimitOption,
@@ -37,7 +36,7 @@ from mirror_core.cli.run_commands import (
     choose_runner,
     confirm_again,
     confirm_plan,
-    confirm_set_plan,
+    confirm_set_move,
     find_run,
     format_move_question,
     make_conductor,
@@ -133,7 +132,8 @@ def run_set(
 
     def confirm(set_plan: SetPlan) -> None:
         _refuse_living_sources(set_failover, set_plan, plan_hash, yes=yes and not give_up_source, take_over=take_over)
-        _confirm_set(name, set_failover, set_plan, no_pause=no_pause, yes=yes, as_json=as_json)
+        action = format_move_question(f"move applications of {', '.join(set_plan.decisions)}", no_pause=no_pause)
+        confirm_set_move(name, set_failover, set_plan, action, yes=yes, as_json=as_json)
 
     if dry_run:
         show_set(set_failover, plan_hash, as_json=as_json)
@@ -145,18 +145,6 @@ def run_set(
         agreed_by = "" if no_pause or yes else prove_and_confirm_set(set_failover, attempt)
         members = set_failover.finish(attempt, agreed_by=agreed_by)
     print_set_outcome(set_failover, attempt, members, evidence, as_json=as_json)
-
-
-def _confirm_set(
-    name: str, set_failover: SetFailover, set_plan: SetPlan, *, no_pause: bool, yes: bool, as_json: bool
-) -> None:
-    if set_failover.mode is RunMode.UNPLANNED and not yes:
-        plans = [(d.plan, set_failover.get_link(mirror).mirror) for mirror, d in set_plan.decisions.items()]
-        print_given_up(plans, as_json=as_json)
-        require_typed_name(name, yes)
-    else:
-        action = format_move_question(f"move applications of {', '.join(set_plan.decisions)}", no_pause=no_pause)
-        confirm_set_plan(set_plan, action, yes=yes)
 
 
 def _refuse_living_sources(

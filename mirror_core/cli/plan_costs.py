@@ -152,19 +152,18 @@ def confirm_costs(plan: Plan, mirror: Mirror, question: str, *, yes: bool, as_js
     """
     if yes:
         return
+    print_run_costs([(plan, mirror)], as_json=as_json)
     if plan.mode is RunMode.UNPLANNED:
-        print_given_up([(plan, mirror)], as_json=as_json)
         require_typed_name(plan.mirror, yes)
     else:
-        print_line("", err=as_json)
-        print_line(f"{plan.kind.capitalize()} of {plan.mirror}, planned:", err=as_json)
-        print_costs(plan, mirror, err=as_json)
         require_confirmation(question, yes)
 
 
-def print_given_up(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> None:
+def print_run_costs(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> None:
     for plan, mirror in plans:
-        for line in ["", *(line for text in _list_given_up(plan, mirror) for line in wrap_text(text).split("\n"))]:
+        is_planned = plan.mode is RunMode.PLANNED
+        texts = [f"{plan.kind.capitalize()} of {plan.mirror}, planned:"] if is_planned else _list_given_up(plan, mirror)
+        for line in ["", *(line for text in texts for line in wrap_text(text).split("\n"))]:
             print_line(line, err=as_json)
         print_costs(plan, mirror, err=as_json)
 

@@ -22,9 +22,10 @@ from mirror_core.cli.command_options import (
     parse_spark_conf,
     print_json,
     require_confirmation,
+    require_typed_name,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
-from mirror_core.cli.plan_costs import confirm_costs
+from mirror_core.cli.plan_costs import confirm_costs, print_run_costs
 from mirror_core.cli.runs import (
     PlanDocument,
     RunDocument,
@@ -399,6 +400,19 @@ def _find_set_links(config: Config, mirror_set: MirrorSet, kind: RunKind) -> dic
 
 def confirm_set_plan(set_plan: SetPlan, question: str, *, yes: bool) -> None:
     require_confirmation(f"Run plans {shorten_hash(set_plan.hash)}: {question}?", yes)
+
+
+def confirm_set_move(
+    name: str, conductor: SetConductor[Any], set_plan: SetPlan, action: str, *, yes: bool, as_json: bool
+) -> None:
+    """`name`: to be typed where a source is given up."""
+    plans = [(d.plan, conductor.get_link(mirror).mirror) for mirror, d in set_plan.decisions.items()]
+    if not yes:
+        print_run_costs(plans, as_json=as_json)
+    if any(plan.mode is RunMode.UNPLANNED for plan, _ in plans):
+        require_typed_name(name, yes)
+    else:
+        confirm_set_plan(set_plan, action, yes=yes)
 
 
 def print_set_decision(conductor: SetConductor[Any], *, as_json: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
 
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
-from mirror_core.cli.run_commands import print_decision
+from mirror_core.cli.run_commands import confirm_set_move, print_decision
 from mirror_core.cli.runs import list_result, print_plan
 from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
 from mirror_core.decide.failover_plan import PlanDecision, decide_failover
@@ -203,6 +205,19 @@ def test_a_planned_failover_is_confirmed_by_a_yes_with_its_costs_on_the_same_scr
     assert asked == ["Run plan 1?"]
     labels = [line.partition(":")[0].strip() for line in lines_of(capsys) if ":" in line]
     assert labels[1:] == [label for label, _ in list_costs(plan, lossy.mirror)]
+
+
+def test_the_question_of_a_planned_set_stands_below_the_costs_of_each_mirror(
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, decision = answer("y"), decide_failover(replace(lossy, mode=RunMode.PLANNED))
+    set_plan: Any = SimpleNamespace(decisions={lossy.mirror.name: decision}, hash="h" * 64)
+    conductor: Any = SimpleNamespace(get_link=lambda name: SimpleNamespace(mirror=lossy.mirror))
+    confirm_set_move("shop", conductor, set_plan, "move applications", yes=False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert [f"{label}: {cost}" in shown for label, cost in list_costs(decision.plan, lossy.mirror)] == [True] * 4
+    assert len(asked) == 1
+    assert "move applications" in asked[0]
 
 
 def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: MirrorSnapshot) -> None:

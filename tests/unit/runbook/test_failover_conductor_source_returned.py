@@ -275,7 +275,7 @@ def test_run_set_begins_by_what_it_has_shown(monkeypatch: pytest.MonkeyPatch) ->
     assert [finding.code for finding in refused.value.findings if isinstance(finding, Finding)] == [
         "living_source_needs_person"
     ], "the source of the other mirror answers"
-    monkeypatch.setattr(of_sets, "_confirm_set", lambda *arguments, **options: None)
+    monkeypatch.setattr(of_sets, "confirm_set_move", lambda *arguments, **options: None)
     with pytest.raises(Refused, match="enough"):
         of_sets.run_set("shop", mode=RunMode.UNPLANNED)
     assert asked == [(A,)]
