@@ -72,7 +72,7 @@ spark-versions: setup
 			tests/spark || exit 1; \
 	done
 
-# Installed as of its own month: Airflow 3.2 does not start with every newer version of what it needs.
+# Installed as of its own month: Airflow 3.2 fails with some dependencies that were released later.
 airflow-versions: setup
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv/airflow
 	@$(BIN)/uv pip install --quiet --python .venv/airflow --exclude-newer 2026-06-01 apache-airflow==3.2.2

@@ -57,7 +57,7 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
         return "unknown"
     if forecast.lost_offsets == 0 and not forecast.lost_is_minimum:
         return "nothing"
-    least = "an unknown number of records" if forecast.lost_offsets is None else _format_at_least(forecast)
+    least = "an unknown number of offsets" if forecast.lost_offsets is None else _format_at_least(forecast)
     if not forecast.gives_up_source:
         return least
     least = "" if forecast.lost_offsets == 0 else f"{least}, and "  # "at least 0" would be read as 0
@@ -77,7 +77,7 @@ def format_loss(forecast: PlanForecast | None, source: ClusterName) -> str:
 def _format_unseen(forecast: PlanForecast, rate_words: str) -> str:
     copied, taken = forecast.copied_unseen_offsets, forecast.taken_unseen_offsets
     if taken is None:
-        return "an unknown number of records" + (f", {copied:,} of them copied since" if copied else "")
+        return "an unknown number of offsets" + (f", {copied:,} of them copied since" if copied else "")
     less_copied = f", less {copied:,} copied since" if copied else ""
     rate = f"{forecast.offsets_per_s:,.0f}/s"
     if forecast.unseen_offsets is None:
@@ -137,7 +137,7 @@ def _list_uncounted(forecast: PlanForecast, destination: ClusterName) -> Iterato
 
 
 def _format_records(count: int | None) -> str:
-    return "an unknown number of records" if count is None else format_count(count, "record")
+    return "an unknown number of offsets" if count is None else format_count(count, "record")
 
 
 def print_costs(plan: Plan, mirror: Mirror, *, err: bool = False) -> None:

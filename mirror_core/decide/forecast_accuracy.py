@@ -264,16 +264,16 @@ def add_uncopied(
 ) -> LossCount:
     uncopied = {p: loss for p, loss in losses.items() if loss.uncopied_reason}
     is_fenced = pending_fence is not None and pending_fence.applied_at_ms is not None
-    is_listed = pending_fence is not None and pending_fence.uncopied is not None
+    has_fence_listing = pending_fence is not None and pending_fence.uncopied is not None
     counted_ends = pending_fence.uncopied_offsets if pending_fence else {}
     uncounted = sorted(p for p in uncopied if counted_ends.get(p) is None)
-    if is_fenced and not is_listed:
-        lost = lost.add_uncounted("not known of topics and partitions that were created after the last listing")
+    if is_fenced and not has_fence_listing:
+        lost = lost.add_uncounted("not counted: topics and partitions that were created after the last listing")
     if uncounted:
-        lost = lost.add_uncounted(f"not fully counted of partitions that had no copy: {join_limited(uncounted)}")
+        lost = lost.add_uncounted(f"counted in part only, of partitions that had no copy: {join_limited(uncounted)}")
     if lost.offsets is None and lost.least is None:
         return lost
-    if is_listed:
+    if has_fence_listing:
         lost = lost._replace(uncopied=tuple(format_losses(uncopied, dated=False)[:MAX_RECORDED_NAMES]))
     if lost.offsets is None:
         return lost.add_least(uncopied.values())
@@ -281,8 +281,9 @@ def add_uncopied(
 
 
 def make_unseen_count(source: str, reason: str) -> LossCount:
-    known = f"nothing of what {source} had at the fence"
-    return LossCount(None, f"{known}; whether it has taken anything since is not known: {reason}", 0)
+    return LossCount(
+        None, f"nothing up to the fence; whether {source} has taken anything since is unknown: {reason}", 0
+    )
 
 
 def find_not_copied(

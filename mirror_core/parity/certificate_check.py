@@ -104,7 +104,7 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
         end = ends[p] if status.lmo is None else min(ends[p], status.lmo)
         if p in coverage:
             generation, _, reached = newest.get(p, (-1, 0, Offset(0)))
-            is_copying = status.lmo is None and is_receipt_fresh(lease, generation, ended_at.get(p))
+            is_copying = status.lmo is None and are_receipts_current(lease, generation, ended_at.get(p))
             uncertified[p], excluded = find_gaps(coverage[p], starts[p], end, reached if is_copying else None)
             left_out |= (
                 {p: "; ".join(f"[{gap.start}, {gap.end}): {gap.reason}" for gap in excluded)} if excluded else {}
@@ -127,7 +127,7 @@ def read_certificate_scope(link: MirrorLink, state: State, folder: Folder) -> Ce
     )
 
 
-def is_receipt_fresh(lease: Lease | None, generation: int, ended_at: datetime | None) -> bool:
+def are_receipts_current(lease: Lease | None, generation: int, ended_at: datetime | None) -> bool:
     """By the data plane's clock, which dates both."""
     if lease is None or ended_at is None or generation != lease.generation:
         return False

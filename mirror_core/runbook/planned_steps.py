@@ -412,7 +412,7 @@ class PlannedSteps(PromotionSteps):
         return reapply_fence(self, self.scope.topic_names, self.scope.drained) if is_fenced else {}
 
     def count_lost(self) -> LossCount:
-        """Nothing only if promotion saw all of the source; later looks can only add."""
+        """0 only if promotion saw the whole source; later looks can only add."""
         fence_result, source = read_output(self.journal, "fence", FenceResult), self.link.source.name
         counted = select_application_partitions(self.scope.promoted)
         left_partitions = counted & set(self.scope.left_behind)
@@ -425,11 +425,13 @@ class PlannedSteps(PromotionSteps):
             return lost
         check = self.load_check()
         if check is None or not check.source_confirmed:
-            lost = make_unseen_count(source, "what promotion saw is unknown" if check is None else check.source_state)
+            lost = make_unseen_count(
+                source, "promotion recorded none" if check is None else f"promotion found it {check.source_state}"
+            )
         return lost if fence_result.authorizer else self._add_accepted(lost, is_fenced=fence_result.command)
 
     def _add_accepted(self, lost: LossCount, *, is_fenced: bool) -> LossCount:
-        """Only log ends show what a command, or no fence, let pass."""
+        """Without ACLs, only log ends show writes after the drain."""
         positions, source = self.positions, self.link.source.name
         probe = probe_source(self.link, (), positions)
         is_complete = probe.is_complete and probe.log_ends.keys() >= positions.keys()
@@ -439,7 +441,11 @@ class PlannedSteps(PromotionSteps):
                 accepted, f"by what {source} took {'behind its fence_command' if is_fenced else 'since it was drained'}"
             )
             return counted if is_complete else counted.add_uncounted(f"{source} was {probe.text}")
-        return lost if is_fenced or is_complete or lost.offsets is None else make_unseen_count(source, probe.text)
+        return (
+            lost
+            if is_fenced or is_complete or lost.offsets is None
+            else make_unseen_count(source, f"it was {probe.text}")
+        )
 
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or the source was written behind the fence.

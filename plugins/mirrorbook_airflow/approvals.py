@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 APPROVAL_TIMEOUT: Final = timedelta(seconds=APPROVAL_VALIDITY_S)
 """A plan without an answer for so long counts as rejected."""
-AwaitsAnswer: Final[type[exceptions.TaskDeferred]] = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
-"""What a task that asks is left by. Before Airflow 3.3 it is deferred to a trigger."""
+AwaitAnswer: Final[type[exceptions.TaskDeferred]] = getattr(exceptions, "TaskAwaitingInput", exceptions.TaskDeferred)
+"""Raised to suspend a task until its question is answered; before Airflow 3.3, to defer it to a trigger."""
 APPROVES_KEY: Final = "approves"
 """Keyword of `execute_complete`. Not an XCom: other tasks could write that."""
 
@@ -115,7 +115,7 @@ class ApprovePlan(ApprovalOperator):
         self._refuse_stale_question(context)
         try:
             return super().execute(context)
-        except AwaitsAnswer as pause:
+        except AwaitAnswer as pause:
             pause.kwargs = {**(pause.kwargs or {}), APPROVES_KEY: approves}
             raise
 

@@ -34,7 +34,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
     """What the task leaves when this person has answered; None where it asks nothing. Its templates are rendered."""
     from airflow.providers.standard.operators import hitl
     from mirrorbook_airflow import approvals
-    from mirrorbook_airflow.approvals import AwaitsAnswer, GoAhead
+    from mirrorbook_airflow.approvals import AwaitAnswer, GoAhead
 
     plan = context["ti"].xcom_pull(task_ids=task.plan_task)
     if not isinstance(task, GoAhead):
@@ -44,7 +44,7 @@ def answer_question(task: Any, context: Any, person: str, choice: str = "Approve
         patched.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
         try:
             return task.execute({**context, "task_instance": SimpleNamespace(id="t1")})
-        except AwaitsAnswer as asking:
+        except AwaitAnswer as asking:
             return task.execute_complete(context, answer(person, choice), **(asking.kwargs or {}))
 
 

@@ -205,7 +205,7 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     from airflow.providers.standard.operators import hitl
     from airflow.providers.standard.operators.empty import EmptyOperator
     from mirrorbook_airflow import approvals
-    from mirrorbook_airflow.approvals import ApprovePlan, AwaitsAnswer
+    from mirrorbook_airflow.approvals import ApprovePlan, AwaitAnswer
 
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: None)
     monkeypatch.setattr(ApprovePlan, "check_displayed_plan", lambda self, context: "0123456789ab")
@@ -215,6 +215,6 @@ def test_a_question_is_asked_although_the_pager_is_down(ours: str, monkeypatch: 
     ti = SimpleNamespace(xcom_pull=lambda task_ids: {"hash": "0123456789ab"}, xcom_push=lambda key, value: None)
     run = SimpleNamespace(dag_id="mirror_failover", run_id="r1")
     context: Any = {"ti": ti, "task_instance": SimpleNamespace(id="t1"), "dag_run": run, "what": "question"}
-    with pytest.raises(AwaitsAnswer):
+    with pytest.raises(AwaitAnswer):
         asked.execute(context)
     assert sys.modules[ours].told == [("run question", "question")]

@@ -115,14 +115,14 @@ def test_the_second_question_is_there_where_two_people_are_wanted_and_only_there
 def test_the_first_person_is_not_among_those_who_are_asked_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.providers.standard.operators import hitl
     from mirrorbook_airflow import approvals
-    from mirrorbook_airflow.approvals import AwaitsAnswer
+    from mirrorbook_airflow.approvals import AwaitAnswer
 
     desk.answered(desk.first, "ann")
     asked: list[list[Mapping[str, str]]] = []
     monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **fields: asked.append(fields["assigned_users"]))
     monkeypatch.setattr(approvals, "fetch_displayed_question", lambda asks, context: (asks.subject, asks.body or ""))
     desk.second.body = PLAN["body"]
-    with pytest.raises(AwaitsAnswer) as asking:
+    with pytest.raises(AwaitAnswer) as asking:
         desk.second.execute({**desk.context, "task_instance": SimpleNamespace(id="t1")})
     assert asked == [[{"id": "ben", "name": "ben"}]]
     assert asking.value.kwargs == {"approves": PLAN["hash"]}, "no XCom tells what is approved"

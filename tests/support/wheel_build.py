@@ -6,4 +6,4 @@ from typing import Final
 
 OLDEST: Final = "apache-airflow==3.2.2"
 AS_OF_OLDEST: Final = ("--exclude-newer", "2026-06-01")
-"""It does not start with every newer version of what it needs."""
+"""It fails with some dependencies that were released later."""

@@ -79,7 +79,7 @@ def test_an_unknown_rate_makes_no_loss_of_nothing(lossy: MirrorSnapshot) -> None
     assert isinstance(forecast, PlanForecast)
     assert forecast.unseen_offsets is None
     lost = dict(list_costs(decide_failover(unknown).plan, unknown.mirror))["lost"]
-    assert "(an unknown number of records, 1 of them copied" in lost
+    assert "(an unknown number of offsets, 1 of them copied" in lost
 
 
 def test_what_a_group_with_members_reads_again_is_asked_about_with_what_to_do(lossy: MirrorSnapshot) -> None:

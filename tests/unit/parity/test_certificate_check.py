@@ -20,7 +20,7 @@ from mirror_core.model.names import Offset, Partition
 from mirror_core.model.receipt_heads import ReceiptFileEntry, ReceiptsHead
 from mirror_core.model.task_messages import Receipt
 from mirror_core.parity import certificate_check
-from mirror_core.parity.certificate_check import CertificateScope, is_receipt_fresh, read_certificate_scope
+from mirror_core.parity.certificate_check import CertificateScope, are_receipts_current, read_certificate_scope
 from mirror_core.state.state_records import State
 from tests.support.sample_receipts import MIRROR, receipt
 
@@ -148,6 +148,6 @@ def test_whether_receipts_are_still_stored_is_judged_by_the_clock_of_the_data_pl
     lease = Lease(
         mirror=MIRROR, owner="other/1/aa", generation=3, heartbeat_ms=heartbeat_ms, writers_until_ms=heartbeat_ms
     )
-    assert is_receipt_fresh(lease, 3, heartbeat - age) is fresh
-    assert not is_receipt_fresh(lease, 2, heartbeat), "stored by a data plane before it"
-    assert not is_receipt_fresh(None, 3, heartbeat)
+    assert are_receipts_current(lease, 3, heartbeat - age) is fresh
+    assert not are_receipts_current(lease, 2, heartbeat), "stored by a data plane before it"
+    assert not are_receipts_current(None, 3, heartbeat)
