@@ -25,6 +25,8 @@ from mirrorbook_tools.sandbox.ports import choose_ports
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 600.0
 STOP_TIMEOUT_S: Final = 30.0
+ASKING_STATES: Final = ("awaiting_input", "deferred")
+"""Of a task that asks: the second one before Airflow 3.3, where it waits in a trigger."""
 PATIENCE_S: Final = 120.0
 """For one answer of the API: where all cores are busy with JVMs it may take long, and nothing is wrong."""
 HEALTHY: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -241,7 +243,7 @@ class Airflow:
             state = self.tasks(dag, run).get(task, "none")
             if state in ("failed", "upstream_failed", "success"):
                 raise AirflowFailed(f"task {task} of {dag} is {state} and asks nothing")
-            if state not in ("awaiting_input", "deferred"):  # before Airflow 3.3 it waits in a trigger
+            if state not in ASKING_STATES:
                 return False
             attempt = self.call("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances/{task}")["try_number"]
             return f"{ended}{attempt}," in self.log_path.read_text(encoding="utf-8", errors="replace")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from demo.airflow import Airflow, AirflowFailed
+from demo.airflow import ASKING_STATES, Airflow, AirflowFailed
 from mirrorbook_tools.demo.terminal_screen import Screen
 
 RUN_TIMEOUT_S: Final = 900.0
@@ -87,7 +87,7 @@ class Conducted:
             if tasks.get(task) == "success" != self._seen.get(task):
                 self._screen.say(f"{words} ({task})")
         self._seen = tasks
-        asked = {task for task in self._approvals if tasks.get(task) == "awaiting_input"}
+        asked = {task for task in self._approvals if tasks.get(task) in ASKING_STATES}
         for task in asked - self._answered:
             self._approve(task)
         self._answered = asked  # one that is asked again later (see ApprovePlan) is answered again

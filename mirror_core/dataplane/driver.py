@@ -391,7 +391,7 @@ class Replication:
         work = self._keepalive.run_renewing(lease, plan, until_s)
         if work.changes:
             lease.put(*work.changes)
-            self._begin_copies(lease)
+        self._begin_copies(lease)  # also with what was aligned, which the source monitor compares with
         self.results.count_states(lease)
         self._watch.apply_plan(lease)
         self.results.apply_plan(work, newest_epoch=self._epoch_number)

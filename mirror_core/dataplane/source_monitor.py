@@ -175,12 +175,14 @@ class SourceMonitor:
         self._stop.set()
         self._shall_confirm.set()
 
-    def observe(self, source: ClusterClient, destination: ClusterClient) -> SourceObservation:
+    def observe(
+        self, source: ClusterClient, destination: ClusterClient, confirmation_s: float = OBSERVE_INTERVAL_S
+    ) -> SourceObservation:
         observed_source = self._observed
         with self._lock:
             recorded, copied_anew, self._copied_anew = self._recorded, self._copied_anew, frozenset()
         observed_source.set_recorded(recorded, copied_anew)
-        self._confirm()
+        self._confirm(confirmation_s)
         self._confirmations.apply()
         described = self._describe(source)
         observed_source.forget_unknown()
@@ -338,14 +340,14 @@ class SourceMonitor:
             )
         return transactions
 
-    def _confirm(self) -> None:
-        """Waits briefly: controllers may hang."""
+    def _confirm(self, wait_s: float) -> None:
+        """Controllers may hang."""
         if self._confirming_thread.ident is None:
             self._confirming_thread.start()
         if self._has_confirmed.is_set():
             self._has_confirmed.clear()
             self._shall_confirm.set()
-            self._has_confirmed.wait(OBSERVE_INTERVAL_S)
+            self._has_confirmed.wait(wait_s)
 
     def _run_confirmations(self) -> None:
         with ClusterClient(self._link.source, timeout_s=TIMEOUTS.monitor_response_s) as controllers:
@@ -504,5 +506,5 @@ class SourceWatch:
     def observe_once(self, lease: HeldLease, source: ClusterClient, destination: ClusterClient) -> None:
         """For a copy that ends here. Never fails."""
         with suppress(RemoteFault):
-            self.monitor.observe(source, destination)
+            self.monitor.observe(source, destination, TIMEOUTS.monitor_response_s)
         self.tick(lease)

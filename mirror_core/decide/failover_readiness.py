@@ -96,10 +96,10 @@ class UnplannedForecast:
 
     @property
     def has_all(self) -> bool:
-        """The source is fenced, and all of it was copied."""
+        """The source is fenced, and all of it was copied, also by what it shows now."""
         drained = self.figures.get(FigureKey.SOURCE_DRAINED)
         is_drained = drained is not None and drained.value is True
-        return is_drained and (self.missing, self.unknown_partitions) == (0, 0)
+        return is_drained and (self.missing, self.unknown_partitions) == (0, 0) and not self.missing_now
 
     @property
     def read_again_most(self) -> int | None:
@@ -182,7 +182,8 @@ def forecast_unplanned(
     lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else losses.keys()
     counted = [losses[p] for p in lacking]
     known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
-    has_all = snapshot.is_drained and not lacking
+    missing_now = _count_missing_now(full_snapshot)
+    has_all = snapshot.is_drained and not lacking and not missing_now
     furthest_behind = bound.furthest_behind
     has_known_ages = snapshot.clock_behind_s is None  # or else an age of 0 s may be any
     return UnplannedForecast(
@@ -202,7 +203,7 @@ def forecast_unplanned(
         if furthest_behind and has_known_ages
         else None,
         heartbeat_s=bound.heartbeat_age_s if has_known_ages else None,
-        missing_now=_count_missing_now(full_snapshot),
+        missing_now=missing_now,
         groups_of_source=(source := _get_matching_source(full_snapshot)) is not None
         and not source.groups_unread
         and not source.groups_partly_listed,

@@ -108,7 +108,7 @@ class LossBound:
         if losses := self.without_copy:
             offsets = sum(loss.missing or 0 for loss in losses.values())
             unknown_text += f", {offsets:,} of them in {format_count(len(losses), 'partition')} without a copy"
-        unlisted = find_unlisted("the source", self.topics_listed_s, self.observed_s)
+        unlisted = None if self.has_clock_skew else find_unlisted("the source", self.topics_listed_s, self.observed_s)
         since_text = (
             "since it was last looked at, and when that was is unknown"
             if self.observed_s is None

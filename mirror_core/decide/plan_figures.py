@@ -417,7 +417,7 @@ def list_loss_warnings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
     bound, mirror = snapshot.loss, snapshot.mirror
     if snapshot.source_observation is None:
         yield Finding("source_never_observed", mirror.source)
-    elif bound.topics_listed_s is None:
+    elif bound.topics_listed_s is None and not bound.has_clock_skew:
         yield Finding("topics_unlisted", mirror.source, listed_s=None)
     if snapshot.source_observation is not None and not bound.heartbeats:
         topic = get_heartbeat_topic(mirror.name)

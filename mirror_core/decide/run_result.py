@@ -283,7 +283,7 @@ def find_uncounted_loss(plan: Plan) -> UncountedLoss:
 
 def _format_unlisted(plan: Plan) -> str:
     if FigureKey.TOPICS_LISTED_S not in plan.figures:
-        return ""  # drained, or it was to live
+        return ""  # no loss was expected: drained, or planned
     listed_s, observed_s = (plan.figures.get(key) for key in (FigureKey.TOPICS_LISTED_S, FigureKey.SOURCE_SEEN_S))
     unlisted = find_unlisted(
         "the source",

@@ -19,13 +19,13 @@ from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorEr
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import NO_OFFSETS, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import LateRanges, PendingFence
-from mirror_core.model.run import RunMode, StepEvidence
+from mirror_core.model.run import RunMode, StepEvidence, StepState
 from mirror_core.model.text import format_time
 from mirror_core.model.timing import TIMEOUTS, Moment
 from mirror_core.runbook.fence_actions import LIFT_COMMAND_KEY, CommandFence, LiftFile, read_lift_file
 from mirror_core.runbook.run_services import StepContext
 from mirror_core.state.mirror_link import MirrorLink, check_source_id
-from mirror_core.state.point_of_no_return import SourceReturned, is_past_no_return
+from mirror_core.state.point_of_no_return import PromotionCheck, SourceReturned, is_past_no_return
 from mirror_core.sync.acl_ledger import list_entries
 from mirror_core.sync.fence_acls import build_denials, check_stillness, format_missing_denials, list_unfenced_brokers
 from mirror_core.sync.fence_command import FenceCommandFailed
@@ -216,6 +216,7 @@ def reapply_fence(
         except LostOwnership:
             raise
         except MirrorError as error:  # a source that died since delays nobody
+            _doubt_source(context)
             return {"fence": f"{cluster} was not asked again for its fence: {error}"}
         pending_fence, was_lifted = replace(pending_fence, applied_at_ms=None, log_ends=NO_OFFSETS), True
         context.writer.put(pending_fence)
@@ -224,6 +225,18 @@ def reapply_fence(
         return result
     late_ranges = [f"{p} [{start}, {end})" for p, (start, end) in find_late_ranges(context).items()]
     return {**result, "written_meanwhile": join_limited(late_ranges) or "nothing seen"}
+
+
+def _doubt_source(context: StepContext) -> None:
+    """What a source has taken is unknown unless its fence was seen just before."""
+    journal = context.journal
+    check = journal.load_checkpoint("promote", PromotionCheck)
+    if check is None or not check.source_confirmed:
+        return
+    records = [journal.record(step) for step in journal.steps[journal.steps.index("promote") :]]
+    seen_ms = [r.started_ms for r in records if r is not None and r.state is StepState.DONE]
+    if not seen_ms or context.writer.now_ms() - max(seen_ms) > TIMEOUTS.promotion_probe_max_age_s * 1000:
+        journal.save_checkpoint("promote", replace(check, source_confirmed=False))
 
 
 def _is_command_fence_standing(context: StepContext, pending_fence: PendingFence, topic_names: Collection[str]) -> bool:

@@ -99,17 +99,17 @@ def count_outcome_later(
 
 
 def _merge_outcomes(previous: ForecastOutcome, counted: ForecastOutcome) -> ForecastOutcome:
-    """Numbers stay, unless the old source has more."""
+    """Keeps what was counted, unless more was found."""
     newly_known = {
         group: offsets
         for group, offsets in counted.reread_offsets.items()
         if offsets is not None and previous.reread_offsets.get(group) is None
     }
-    is_reread_known = not newly_known and bool(previous.reread_offsets)
+    keeps_reread_basis = not newly_known and (bool(previous.reread_offsets) or not counted.reread_offsets)
     merged = replace(
         counted,
         reread_offsets={**counted.reread_offsets, **previous.reread_offsets, **newly_known},
-        reread_basis=previous.reread_basis if is_reread_known else counted.reread_basis,
+        reread_basis=previous.reread_basis if keeps_reread_basis else counted.reread_basis,
     )
     if previous.lost_offsets is None or _count_found(counted) > _count_found(previous):
         return merged

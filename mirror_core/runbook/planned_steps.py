@@ -421,16 +421,13 @@ class PlannedSteps(PromotionSteps):
         gate = self.journal.record("parity")
         failed = counted - set(self.scope.drained) - left_partitions
         lost = count_lost_planned(gate.evidence if gate else {}, failed, left_partitions)
-        if lost.offsets is None:
-            return lost
-        check = self.load_check()
-        if check is None or not check.source_confirmed:
-            lost = make_unseen_count(
-                source, "promotion recorded none" if check is None else f"promotion found it {check.source_state}"
-            )
-        return lost if fence_result.authorizer else self._add_accepted(lost, is_fenced=fence_result.command)
+        check, uncounted = self.load_check(), lost.basis if lost.offsets is None else ""
+        if not uncounted and (check is None or not check.source_confirmed):
+            found = "promotion recorded nothing of it" if check is None else f"promotion found it {check.source_state}"
+            lost = make_unseen_count(source, f"{found}, and nobody saw it fenced since")
+        return lost if fence_result.authorizer else self._add_accepted(lost, uncounted, by_command=fence_result.command)
 
-    def _add_accepted(self, lost: LossCount, *, is_fenced: bool) -> LossCount:
+    def _add_accepted(self, lost: LossCount, uncounted: str, *, by_command: bool) -> LossCount:
         """Without ACLs, only log ends show writes after the drain."""
         positions, source = self.positions, self.link.source.name
         probe = probe_source(self.link, (), positions)
@@ -438,12 +435,14 @@ class PlannedSteps(PromotionSteps):
         applications = select_application_partitions(probe.log_ends)
         if accepted := sum(max(0, probe.log_ends[p] - positions[p]) for p in applications):
             counted = LossCount(
-                accepted, f"by what {source} took {'behind its fence_command' if is_fenced else 'since it was drained'}"
+                accepted,
+                f"by what {source} took {'behind its fence_command' if by_command else 'since it was drained'}",
             )
+            counted = counted.add_uncounted(uncounted) if uncounted else counted
             return counted if is_complete else counted.add_uncounted(f"{source} was {probe.text}")
         return (
             lost
-            if is_fenced or is_complete or lost.offsets is None
+            if by_command or is_complete or lost.offsets is None
             else make_unseen_count(source, f"it was {probe.text}")
         )
 

@@ -50,6 +50,7 @@ SOURCE = SourceSnapshot(
     groups=("g",),
     committed={"g": {A0: Offset(90), A1: Offset(20)}},
 )
+DRAINED_SOURCE = replace(SOURCE, stable_ends=DESTINATION.positions)
 THERE = replace(DESTINATION, committed=COMMITTED)
 
 
@@ -268,7 +269,7 @@ def test_behind_a_fence_that_was_drained_only_what_has_failed_is_missing(seen: M
     assert list_forecast_facts(failed)["loss, if the source died now"].startswith("loss, at least: 30 offsets")
 
 
-@pytest.mark.parametrize("source", [SOURCE, UnseenCluster("silent")])
+@pytest.mark.parametrize("source", [DRAINED_SOURCE, UnseenCluster("silent")])
 def test_a_source_that_is_fenced_and_drained_is_not_read_as_one_that_takes_records(
     seen: MirrorSnapshot, source: SourceSnapshot | UnseenCluster
 ) -> None:
@@ -280,6 +281,14 @@ def test_a_source_that_is_fenced_and_drained_is_not_read_as_one_that_takes_recor
     assert facts["seconds behind"] == "0.0"
     assert facts["not on the destination yet"] != "unknown"
     assert not judged(later).has_all
+
+
+def test_a_drained_source_that_shows_more_than_was_copied_is_not_said_to_have_lost_nothing(
+    seen: MirrorSnapshot,
+) -> None:
+    written = judged(replace(seen, source=SOURCE), is_drained=True, continues_run="run")
+    assert written.missing_now
+    assert (written.has_all, written.behind_s == 0.0) == (False, False)
 
 
 def test_both_are_decided_by_one_look(seen: MirrorSnapshot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from mirror_core.model.errors import BadRequest, LostOwnership, MirrorError, Ref
 from mirror_core.model.findings import Finding
 from mirror_core.model.names import ClusterName, Offset, Partition, PartitionOffsets
 from mirror_core.model.pending_fence import PendingFence
-from mirror_core.model.run import Run, RunMode, RunState
+from mirror_core.model.run import Run, RunMode, RunState, StepRecord, StepState
 from mirror_core.runbook import fence_actions, fence_recheck
 from mirror_core.runbook.failback_steps import FailbackSteps
 from mirror_core.runbook.failover_conductor import Failover
@@ -381,6 +381,27 @@ def test_a_silent_source_is_left_as_it_is(link: MirrorLink, tmp_path: Path, monk
     assert "was not asked again" in str(reapply_fence(acts, TOPICS, [])["fence"])
     assert called(link) == []
     assert log_of(acts.journal).state.pending_fences[MIRROR.name] == CLOSED
+
+
+@pytest.mark.parametrize("was_seen", [True, False])
+def test_what_a_source_took_is_in_doubt_unless_its_fence_was_seen_just_before_it_fell_silent(
+    link: MirrorLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_seen: bool
+) -> None:
+    def silent(*asked: object) -> None:
+        raise Unreachable("no broker answers")
+
+    acts = promoting(link, tmp_path)
+    journal = cast("Any", acts.journal)
+    journal.save_checkpoint("promote", PromotionCheck(source_state="seen", source_confirmed=True, rights_given=True))
+    log = log_of(journal)
+    log.put(replace(CLOSED, by_command=False))
+    if was_seen:
+        log.put(
+            StepRecord(run=journal.run_id, step="promote", state=StepState.DONE, attempt=1, started_ms=log.now_ms())
+        )
+    monkeypatch.setattr(fence_recheck, "check_source_id", silent)
+    reapply_fence(acts, TOPICS, [])
+    assert journal.load_checkpoint("promote", PromotionCheck).source_confirmed is was_seen
 
 
 @pytest.mark.parametrize("towards", ["west", "north"])

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from mirror_core.decide.failover_scope import EMPTY_SCOPE
+from mirror_core.decide.failover_scope import EMPTY_SCOPE, FailoverScope, TopicScope
 from mirror_core.evidence.fence_file import fence_file_path, write_fence_file
 from mirror_core.model import timing
 from mirror_core.model.errors import Refused, RemoteFault
@@ -155,6 +155,22 @@ def test_a_planned_run_has_lost_nothing_only_where_promotion_saw_all_of_its_sour
     counted = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()
     assert (counted.offsets, counted.least) == (lost, least)
     assert ("has taken anything since is unknown" in counted.basis) is (lost is None and not least)
+
+
+def test_what_a_source_without_a_fence_took_is_counted_beside_what_had_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = journal_of(RUN.id, "parity")
+    failed = Partition(P0.topic, 1)
+    scope = FailoverScope(topics=(TopicScope(name=P0.topic, drained=(0,), as_is=(1,)),))
+    journal.save_checkpoint("begin", scope)
+    journal.save_checkpoint("fence", OPEN)
+    journal.save_checkpoint("drain", DrainResult(positions=PartitionOffsets.from_mapping({P0: Offset(5)})))
+    journal.save_checkpoint("promote", CONFIRMED)
+    journal.perform("parity", lambda: {FigureKey.PARITY_VERDICT: ParityVerdict.PASSED})
+    look = replace(ALL, log_ends={P0: Offset(9)})
+    monkeypatch.setattr(planned_steps, "probe_source", lambda link, denials, partitions: look)
+    counted = PlannedSteps(LINK, cast("Any", None), cast("Any", journal.log), journal).count_lost()
+    assert (counted.offsets, counted.least) == (None, 4)
+    assert str(failed) in counted.basis
 
 
 @pytest.mark.parametrize("look", [ALL, PARTLY, SILENT])
