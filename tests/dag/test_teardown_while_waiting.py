@@ -51,7 +51,8 @@ def test_an_unplanned_run_that_waits_for_a_word_is_kept_while_its_source_is_sile
         owed = PendingFence(
             mirror=MirrorName("m"), cluster=ClusterName("east"), action=FenceAction.APPLY, run=WAITING.id, since_ms=1
         )
-        state.put(replace(owed, applied_at_ms=2))
+        state.put(replace(LINK.mirror, name=MirrorName("m")))
+        state.put(replace(owed, applied_at_ms=2, uncopied=()))
         said = "given up: lifted$"
     aborted = list[str]()
 
