@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -20,9 +20,10 @@ from mirror_core.mirrors.broker_checks import (
     check_producer_expiry,
     check_unclean_election,
 )
-from mirror_core.model.acl import Operation, Permission, Resource
+from mirror_core.model.acl import Acl, Operation, Permission, Resource
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import MirrorError, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import FindingDocument, JsonDocument, to_finding_documents
 from mirror_core.model.names import HEARTBEAT_TOPIC_PREFIX, ClusterName
 from mirror_core.model.text import format_address, format_count
@@ -139,7 +140,7 @@ def check_cluster(config: ClusterConfig) -> ClusterCheck:
             else (),
         )
         rights = tuple(
-            _check_right(config, need, probes[need.principal], acls, can_mark=can_mark)
+            check_right(config, need, probes[need.principal], acls, can_mark=can_mark)
             for need in REQUIRED_ACLS
             if not (config.ruling.is_foreign and _is_for_acls(need))
         )
@@ -193,7 +194,7 @@ def lacks_heartbeats(source: ClusterConfig) -> bool:
         acls, probed = _describe_acls_or_error(client), _probe_rights(client)
         needs = [need for need in REQUIRED_ACLS if need.prefix == HEARTBEAT_TOPIC_PREFIX]
         return any(
-            _check_right(source, need, probed, acls, can_mark=True).verdict is RightStatus.SPARED for need in needs
+            check_right(source, need, probed, acls, can_mark=True).verdict is RightStatus.SPARED for need in needs
         )
 
 
@@ -212,12 +213,7 @@ def list_lacking_rights(
         control.metadata(())  # MirrorError at once from a silent cluster
         acls, clients = _describe_acls_or_error(control), {"control": control, "data": data}
         if isinstance(acls, BrokerAcls):
-            lifted = {
-                build_denial(t, principal)
-                for t in topics
-                for principal in (EVERYBODY, format_principal(config, Principal.DATA))
-            }
-            acls = replace(acls, entries=acls.entries - lifted)
+            acls = replace(acls, entries=acls.entries - _build_lifted_denials(config, topics))
         probes = {name: _probe_rights(client, topics) for name, client in clients.items()}
     seen_topics = {t for probed in probes.values() if not isinstance(probed, str) for t in probed.topics}
     lacking = list[LackingRight]()
@@ -234,6 +230,11 @@ def list_lacking_rights(
         if status in (RightStatus.MISSING, RightStatus.PARTLY):
             lacking.append(LackingRight(config.name, user, need))
     return tuple(lacking)
+
+
+def _build_lifted_denials(config: ClusterConfig, topics: Iterable[str]) -> set[Acl]:
+    principals = (EVERYBODY, format_principal(config, Principal.DATA))
+    return {build_denial(topic, principal) for topic in topics for principal in principals}
 
 
 def _add_rights_by_acls(
@@ -270,7 +271,7 @@ def probe_connection(name: str, properties: Mapping[str, str]) -> str:
     return f"cluster {metadata.cluster_id}, {format_count(len(metadata.brokers), 'broker')}"
 
 
-def _check_right(
+def check_right(
     config: ClusterConfig,
     need: RequiredAcl,
     probe_result: PrincipalRights | str,
@@ -323,7 +324,7 @@ def _find_status(
     elif need.prefix == HEARTBEAT_TOPIC_PREFIX:
         status, detail = _check_heartbeats(need, user, probe_result, acls)
     elif need.resource is Resource.TOPIC:
-        status, detail = _check_topics(need, user, probe_result, acls)
+        status, detail = _check_topics(need, user, config, probe_result, acls)
     elif need.resource is Resource.GROUP and not need.prefix:
         status, detail = _to_status(need.operation in probe_result.group)
         if status is RightStatus.MISSING and need.principal == "data":
@@ -356,7 +357,7 @@ def _check_denial(
 
 
 def _check_topics(
-    need: RequiredAcl, user: str, probe_result: PrincipalRights, acls: BrokerAcls | AuthorizerOff | str
+    need: RequiredAcl, user: str, config: ClusterConfig, probe_result: PrincipalRights, acls: BrokerAcls | str
 ) -> tuple[RightStatus, str]:
     if need.operation is Operation.CREATE and probe_result.cluster and Operation.CREATE in probe_result.cluster:
         return RightStatus.OK, "by CREATE on the cluster"
@@ -364,14 +365,28 @@ def _check_topics(
         t: rights for t, rights in probe_result.topics.items() if need.principal == "control" or not _is_own_topic(t)
     }
     without = sorted(topic for topic, rights in probed_topics.items() if need.operation not in rights)
+    denied = _find_denied_by_runs(need, user, config, without, acls)
+    without = [topic for topic in without if topic not in denied]
+    denied_text = str(Finding("denied_by_runs", topics=denied)) if denied else ""
     if not probed_topics:
         status, detail = _check_by_acls(need, user, probe_result, acls)
         return status, "it may describe no topic, or there is none" + (f"; {detail}" if detail else "")
     if not without:
-        return RightStatus.OK, f"on all of {len(probed_topics)} topics"
+        return RightStatus.OK, denied_text or f"on all of {len(probed_topics)} topics"
     detail = f"not on {len(without)} of {len(probed_topics)} topics: {', '.join(without[:3])}"
-    detail += "..." if len(without) > 3 else ""
+    detail += ("..." if len(without) > 3 else "") + (f"; {denied_text}" if denied else "")
     return (RightStatus.MISSING if len(without) == len(probed_topics) else RightStatus.PARTLY), detail
+
+
+def _find_denied_by_runs(
+    need: RequiredAcl, user: str, config: ClusterConfig, topics: Collection[str], acls: BrokerAcls | str
+) -> list[str]:
+    """Topics where nothing but denials that runs lift takes the right away."""
+    if isinstance(acls, str):
+        return []
+    standing = acls.entries & _build_lifted_denials(config, topics)
+    others, denied = acls.entries - standing, {acl.name for acl in standing if acl.operation is need.operation}
+    return [t for t in topics if t in denied and is_allowed(others, user, need.resource, t, need.operation)]
 
 
 def _check_heartbeats(
