@@ -471,7 +471,7 @@ def print_run(
 
 def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:
     is_left = conductor_status and conductor_status.state in (ConductorState.RELEASED, ConductorState.SILENT)
-    return f"{run.state}, but waiting: no process conducts it" if is_left else run.state
+    return f"{run.state}, but waiting: no process takes its steps now" if is_left else run.state
 
 
 def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Finding], *, as_json: bool) -> None:

@@ -25,6 +25,14 @@ _HEARTBEAT_DECODER: Final = msgspec.json.Decoder(
 )  # once, by the thread that imports this: see `state/state_records.py`
 
 
+class ProcessState(StrEnum):
+    """UNKNOWN: on another machine."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
 class ConductorState(StrEnum):
     ALIVE = "alive"
     RELEASED = "released"
@@ -44,24 +52,34 @@ class ConductorStatus:
     last_seen_ms: int | None = None
     age_s: float | None = None
     unknown_because: str = ""
-    has_ended: bool = False
+    process: ProcessState = ProcessState.UNKNOWN
     is_let_go: bool = False
     """A set's process let go of it, to take it up again."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state is ConductorState.SILENT and self.process is ProcessState.ENDED
 
     def __str__(self) -> str:
         match self.state:
             case ConductorState.ALIVE:
                 return f"conducted by {self.by} on {self.host} (process {self.pid}), seen {_format_ago(self.age_s)}"
             case ConductorState.RELEASED:
-                return f"nobody conducts it: {self.by} stopped {_format_ago(self.age_s)}"
+                return str(self._explain_release())
             case ConductorState.SILENT if self.has_ended:
                 last_seen = f"was last seen {_format_ago(self.age_s)}, and its process has ended"
                 return f"nobody conducts it: {self.by} on {self.host} {last_seen}"
             case ConductorState.SILENT:
                 silence_text = f"{self.by} on {self.host} was not heard of for {_format_seconds(self.age_s)}"
                 return f"{silence_text} by this machine's clock; `resume` watches for a sign of life"
+            case ConductorState.UNKNOWN if self.is_let_go and self.process is ProcessState.RUNNING:
+                return str(self._explain_release())
             case ConductorState.UNKNOWN:
                 return f"unknown whether anybody conducts it: {self.unknown_because}"
+
+    def _explain_release(self) -> Finding:
+        process, ago = self.process, _format_ago(self.age_s)
+        return Finding("run_let_go", self.by, host=self.host, pid=self.pid, process=process, ago=ago)
 
     def explain_refusal(self, *, can_take_over: bool) -> str:
         """Why nobody else may continue the run, and what to do; empty: they may."""
@@ -98,14 +116,14 @@ def format_heartbeat_step(token: str) -> str:
 
 
 def decide_conductor_status(
-    run: Run, heartbeat: RunHeartbeat | None, age_s: float, has_process_ended: Callable[[RunHeartbeat], bool]
+    run: Run, heartbeat: RunHeartbeat | None, age_s: float, find_process: Callable[[RunHeartbeat], ProcessState]
 ) -> ConductorStatus:
     if heartbeat is None or heartbeat.by != run.conducted_by:
         return ConductorStatus(
             state=ConductorState.UNKNOWN,
             unknown_because=f"{run.conducted_by} has left no heartbeat",
         )
-    process_ended = not heartbeat.released and has_process_ended(heartbeat)
+    process = find_process(heartbeat)
     state, unknown_because = ConductorState.ALIVE, ""
     if heartbeat.released and run.set_run:
         state = ConductorState.UNKNOWN
@@ -115,7 +133,7 @@ def decide_conductor_status(
         )
     elif heartbeat.released:
         state = ConductorState.RELEASED
-    elif process_ended:
+    elif process is ProcessState.ENDED:
         state = ConductorState.SILENT
     elif age_s * 1000 < -MAX_CLOCK_SKEW_MS:
         state = ConductorState.UNKNOWN
@@ -132,7 +150,7 @@ def decide_conductor_status(
         last_seen_ms=heartbeat.at_ms,
         age_s=max(0.0, age_s),
         unknown_because=unknown_because,
-        has_ended=process_ended,
+        process=process,
         is_let_go=heartbeat.released and bool(run.set_run),
     )
 

@@ -19,6 +19,7 @@ from mirror_core.decide.process_liveness import (
     CONDUCTOR_STEP,
     ConductorState,
     ConductorStatus,
+    ProcessState,
     decide_conductor_status,
     decide_member_status,
     find_conductor_heartbeat,
@@ -219,13 +220,13 @@ def find_conductor_status(
 def _find_own_status(state: State, run: Run, clock_ahead_ms: int | None, at_ms: int) -> ConductorStatus:
     heartbeat = _find_dated_heartbeat(state, run.id, clock_ahead_ms)
     age_s = (at_ms - heartbeat.at_ms) / 1000 if heartbeat else 0.0
-    return decide_conductor_status(run, heartbeat, age_s, _has_process_ended)
+    return decide_conductor_status(run, heartbeat, age_s, _find_process)
 
 
 def find_turn_holder(state: State, mirror: MirrorName, clock_ahead_ms: int | None) -> RunHeartbeat | None:
     """None if no command that takes turns is at work, or it has fallen silent."""
     heartbeat = _find_dated_heartbeat(state, mirror, clock_ahead_ms)
-    if heartbeat is None or heartbeat.released or _has_process_ended(heartbeat):
+    if heartbeat is None or heartbeat.released or _find_process(heartbeat) is ProcessState.ENDED:
         return None
     return heartbeat if abs(now_ms() - heartbeat.at_ms) <= CONDUCTOR_TIMEOUT_S * 1000 else None
 
@@ -259,10 +260,11 @@ class HeartbeatMonitor:
             state = read_state()
             run, heartbeat = find_run(state, self._run), find_conductor_heartbeat(self._run, state.checkpoints)
             status = decide_conductor_status(
-                run, heartbeat, asked_at - self._first_seen_at if heartbeat == self._first else 0.0, _has_process_ended
+                run, heartbeat, asked_at - self._first_seen_at if heartbeat == self._first else 0.0, _find_process
             )
             is_silent = status.state is not ConductorState.ALIVE
-            if status.state is ConductorState.UNKNOWN and status != self._reported_unknown:
+            is_ours = heartbeat is not None and status.is_let_go and _to_process(heartbeat) == get_current_process()
+            if status.state is ConductorState.UNKNOWN and not is_ours and status != self._reported_unknown:
                 self._reported_unknown = status
                 report(f"run {self._run}: {status}")
             if self._first is None:
@@ -276,7 +278,12 @@ class HeartbeatMonitor:
             time.sleep(_POLL_S)
 
 
-def _has_process_ended(heartbeat: RunHeartbeat) -> bool:
-    return ProcessIdentity(
-        heartbeat.pid, MachineIdentity(heartbeat.host, heartbeat.boot_id), heartbeat.start_ticks
-    ).has_ended()
+def _find_process(heartbeat: RunHeartbeat) -> ProcessState:
+    process = _to_process(heartbeat)
+    if process.is_running():
+        return ProcessState.RUNNING
+    return ProcessState.ENDED if process.has_ended() else ProcessState.UNKNOWN
+
+
+def _to_process(heartbeat: RunHeartbeat) -> ProcessIdentity:
+    return ProcessIdentity(heartbeat.pid, MachineIdentity(heartbeat.host, heartbeat.boot_id), heartbeat.start_ticks)

@@ -301,3 +301,12 @@ def test_an_unplanned_failover_ends_a_conducted_planned_run_of_a_living_source_o
 def test_a_planned_failover_takes_over_nothing() -> None:
     with pytest.raises(BadRequest, match="--take-over"):
         failover.run("m", take_over=True)
+
+
+def test_a_set_that_takes_its_own_run_up_again_asks_nobody_who_conducts_it() -> None:
+    state, said = State(), list[str]()
+    state.put(replace(RUN, set_run="shop-1"))
+    for process, lines in ((run_heartbeat._make_heartbeat("me"), 0), (ELSEWHERE, 1)):
+        state.put(make_checkpoint(RUN.id, CONDUCTOR_STEP, replace(process, by=RUN.conducted_by, released=True)))
+        found = HeartbeatMonitor(RUN.id).wait_for_status(lambda: state, said.append)
+        assert (found.state, len(said)) == (ConductorState.UNKNOWN, lines)

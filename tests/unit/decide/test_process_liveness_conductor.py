@@ -10,11 +10,13 @@ from mirror_core.decide.process_liveness import (
     CONDUCTOR_STEP,
     ConductorState,
     ConductorStatus,
+    ProcessState,
     decide_conductor_status,
     decide_member_status,
     find_conductor_heartbeat,
     format_heartbeat_step,
 )
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import MirrorName
 from mirror_core.model.run_checkpoints import Checkpoint, RunHeartbeat
 from mirror_core.model.timing import CONDUCTOR_TIMEOUT_S
@@ -30,8 +32,10 @@ BEAT = RunHeartbeat(
 )
 
 
-def now(beat: RunHeartbeat | None, *, at_ms: int = NOW, ended: bool = False) -> ConductorStatus:
-    return decide_conductor_status(RUN, beat, (at_ms - beat.at_ms) / 1000 if beat else 0.0, lambda beat: ended)
+def now(
+    beat: RunHeartbeat | None, *, at_ms: int = NOW, process: ProcessState = ProcessState.UNKNOWN
+) -> ConductorStatus:
+    return decide_conductor_status(RUN, beat, (at_ms - beat.at_ms) / 1000 if beat else 0.0, lambda beat: process)
 
 
 def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() -> None:
@@ -44,38 +48,51 @@ def test_whoever_was_heard_of_just_now_conducts_it_and_nobody_goes_on_with_it() 
 
 
 @pytest.mark.parametrize(
-    ("beat", "age_ms", "ended", "words"),
+    ("beat", "age_ms", "process", "words"),
     [
-        (replace(BEAT, released=True), 60_000, False, "nobody conducts it: me stopped 63 s ago"),
+        (replace(BEAT, released=True), 60_000, ProcessState.ENDED, "nobody conducts it: me stopped 63 s ago"),
         (
             BEAT,
             600_000,
-            False,
+            ProcessState.UNKNOWN,
             format_sentence("conductor_not_heard_of_resume_watches", 10),
         ),
-        (BEAT, 0, True, format_sentence("conductor_has_ended", 3)),
-        (replace(BEAT, released=True), 0, True, "nobody conducts it: me stopped 3 s ago"),
+        (BEAT, 0, ProcessState.ENDED, format_sentence("conductor_has_ended", 3)),
+        (replace(BEAT, released=True), 0, ProcessState.ENDED, "nobody conducts it: me stopped 3 s ago"),
     ],
 )
-def test_a_run_that_nobody_conducts_is_gone_on_with(beat: RunHeartbeat, age_ms: int, ended: bool, words: str) -> None:
-    found = now(beat, at_ms=NOW + age_ms, ended=ended)
+def test_a_run_that_nobody_conducts_is_gone_on_with(
+    beat: RunHeartbeat, age_ms: int, process: ProcessState, words: str
+) -> None:
+    found = now(beat, at_ms=NOW + age_ms, process=process)
     assert str(found) == words
     assert not found.explain_refusal(can_take_over=True)
 
 
 def test_a_part_of_a_set_that_waits_for_the_others_is_not_called_nobodys() -> None:
-    found = decide_conductor_status(
-        replace(RUN, conducted_by="me", set_run="shop-1"), replace(BEAT, released=True), 3.0, lambda _: False
-    )
+    found = status_of(3.0, released=True)
     assert found.state is ConductorState.UNKNOWN
     assert "unknown whether anybody conducts it: it is a part of shop-1" in str(found)
     assert "`mirrorbook failover run-set` goes on with all of them" in str(found)
     assert not found.explain_refusal(can_take_over=True)
 
 
-def status_of(age_s: float, *, released: bool, ended: bool = False) -> ConductorStatus:
+def status_of(age_s: float, *, released: bool, process: ProcessState = ProcessState.UNKNOWN) -> ConductorStatus:
     run = replace(RUN, conducted_by="me", set_run="shop-1")
-    return decide_conductor_status(run, replace(BEAT, released=released), age_s, lambda _: ended)
+    return decide_conductor_status(run, replace(BEAT, released=released), age_s, lambda _: process)
+
+
+@pytest.mark.parametrize("process", ProcessState)
+@pytest.mark.parametrize("is_of_set", [False, True])
+def test_whoever_let_go_of_a_run_may_sit_at_its_question(process: ProcessState, is_of_set: bool) -> None:
+    """Only the end of its process tells that nobody does."""
+    released = replace(BEAT, released=True)
+    found = status_of(3.0, released=True, process=process) if is_of_set else now(released, process=process)
+    assert found.state is (ConductorState.UNKNOWN if is_of_set else ConductorState.RELEASED)
+    told = str(Finding("run_let_go", "me", host="desk", pid=7, process=process, ago="3 s ago"))
+    assert (str(found) == told) is (not is_of_set or process is ProcessState.RUNNING)
+    assert ("nobody conducts it" in str(found)) is (not is_of_set and process is ProcessState.ENDED)
+    assert not found.explain_refusal(can_take_over=True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +102,7 @@ def status_of(age_s: float, *, released: bool, ended: bool = False) -> Conductor
         ({B: status_of(20.0, released=True)}, ConductorState.RELEASED, 20.0),
         ({B: status_of(60.0, released=True)}, ConductorState.RELEASED, 30.0),
         ({B: None}, ConductorState.RELEASED, 30.0),
-        ({B: status_of(2.0, released=False, ended=True)}, ConductorState.SILENT, 2.0),
+        ({B: status_of(2.0, released=False, process=ProcessState.ENDED)}, ConductorState.SILENT, 2.0),
         ({}, ConductorState.UNKNOWN, 30.0),
         ({B: replace(status_of(2.0, released=False), state=ConductorState.UNKNOWN)}, ConductorState.UNKNOWN, 30.0),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mirror_core.decide.drills import list_drill_expressions
-from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
+from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus, ProcessState
 from mirror_core.decide.run_status import STALLED_AFTER_MS, RunProgress, find_stalled_run, is_conducted, is_stalled
 from mirror_core.decide.steps import RunVerb, WriteLocation, plan_steps
 from mirror_core.mirrors import fence_watcher, old_source_fence
@@ -30,17 +30,25 @@ from tests.support.sentences import format_sentence
 VERBS = (RunVerb.RESUME, RunVerb.ABORT)
 STANDS = RunProgress("drain", WriteLocation.NOWHERE, 3_000)
 DIED = ConductorStatus(
-    state=ConductorState.SILENT, by="ann@desk", host="desk", pid=7, last_seen_ms=2_000, age_s=90.0, has_ended=True
+    state=ConductorState.SILENT,
+    by="ann@desk",
+    host="desk",
+    pid=7,
+    last_seen_ms=2_000,
+    age_s=90.0,
+    process=ProcessState.ENDED,
 )
-WENT = replace(DIED, state=ConductorState.RELEASED, age_s=200.0, has_ended=False)
-HEARD = replace(DIED, state=ConductorState.ALIVE, age_s=3.0, has_ended=False)
+WENT = replace(DIED, state=ConductorState.RELEASED, age_s=200.0, process=ProcessState.UNKNOWN)
+HEARD = replace(DIED, state=ConductorState.ALIVE, age_s=3.0, process=ProcessState.UNKNOWN)
 
 
 def test_it_says_since_when_who_conducted_it_and_both_ways_on() -> None:
     assert str(find_stalled_run(LINK.mirror, RUN, STANDS, DIED, VERBS)) == (
         format_sentence("failover_stands_still", "1970-01-01 00:00:03 UTC", "1970-01-01 00:00:02 UTC")
     )
-    silent = str(find_stalled_run(LINK.mirror, RUN, replace(STANDS, step=""), replace(DIED, has_ended=False), VERBS))
+    silent = str(
+        find_stalled_run(LINK.mirror, RUN, replace(STANDS, step=""), replace(DIED, process=ProcessState.UNKNOWN), VERBS)
+    )
     assert "before its first step" in silent
     assert "by this machine's clock)" in silent
     assert "abort" not in str(find_stalled_run(LINK.mirror, RUN, STANDS, DIED, [RunVerb.RESUME]))

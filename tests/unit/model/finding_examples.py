@@ -126,6 +126,8 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "unfence_command": True,
     "users": ("app (SCRAM-SHA-512)", "bill (SCRAM-SHA-256)"),
     "mechanism": "SCRAM-SHA-512",
+    "ago": "63 s ago",
+    "process": "running",
     "age_s": 259_200.0,
     "synced_s": 13.4,
     "quotas": ("user app: producer_byte_rate=1000000", "client-id <default>: request_percentage=50 (there 20)"),
