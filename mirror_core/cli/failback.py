@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -306,9 +306,7 @@ def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: b
         if saved != 0:
             link = set_failback.get_link(mirror)
             rows.append((f"{mirror}: saved", format_saved(saved, folders, link.source.name)))
-            rows += [
-                (f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror, folders)
-            ]
+            rows += [(f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror)]
             deleted += list_topics(member.run.plan, FailbackStrategy.RECREATE)
     if not rows:
         return ""
@@ -355,7 +353,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
         return ""
     print_line_or_continue("", err=as_json)
     mirror = failback.link.mirror
-    rows = [("saved", format_saved(saved, folders, source)), *_list_effects(run.plan, mirror, folders)]
+    rows = [("saved", format_saved(saved, folders, source)), *_list_effects(run.plan, mirror)]
     for line in format_block([*rows, ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
     deleted = list_topics(run.plan, FailbackStrategy.RECREATE)
@@ -374,11 +372,10 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     return failback.started_by
 
 
-def _list_effects(plan: Plan, mirror: Mirror, folders: Collection[str]) -> Iterator[tuple[str, str]]:
+def _list_effects(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     yield from list_recreated(plan, mirror)
     if truncated := list_topics(plan, FailbackStrategy.HANDOVER, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         yield f"truncated on {mirror.source}", join_limited(truncated)
-    yield "only copy then", ", ".join(folders)
 
 
 def _confirm_way_home(

@@ -17,7 +17,7 @@ from mirror_core.model.run import RunKind, StepState
 
 _CONDUCTOR_TEXTS = {
     ConductorState.ALIVE: "A process conducts it.",
-    ConductorState.RELEASED: "Nobody conducts it.",
+    ConductorState.RELEASED: "No process is at it now.",
     ConductorState.SILENT: "Nobody conducts it.",
     ConductorState.UNKNOWN: "Whether anybody conducts it is not known.",
 }

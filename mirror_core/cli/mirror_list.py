@@ -214,7 +214,7 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
     else:
         for line in (line for finding in returned for line in list_attention(finding)):
             print_line(line)
-        print_mirrors(rows, unseen)
+        print_mirrors(rows, unseen, [row.cluster for row in silent])
     unknown = [*map(str, unseen), *(row.error for row in silent)]
     unknown += [f"cluster {r.cluster}, state topic {STATE_TOPIC}, key {r.key}: {r.error}" for r in unreadable]
     refuse_incomplete_list("mirrors", unknown)
@@ -247,11 +247,11 @@ _SHORT_COLUMNS: Final = ("name", "from → to (* writes)", *_COLUMNS[3:])
 """For long names on a narrow terminal."""
 
 
-def print_mirrors(rows: Sequence[MirrorListRow], unseen: Iterable[Finding] = ()) -> None:
+def print_mirrors(rows: Sequence[MirrorListRow], unseen: Iterable[Finding] = (), silent: Collection[str] = ()) -> None:
     """`unseen`: of mirrors whose state is on a silent cluster."""
     cells = [*map(_to_cells, rows), *map(_to_unseen_cells, unseen)]
     if fits_terminal(_COLUMNS, cells):
-        print_table("Mirrors", _COLUMNS, cells)
+        print_table("Mirrors", _COLUMNS, cells, silent)
     else:
         short_cells = [(name, _mark_writes(route, writes), *others) for name, route, writes, *others in cells]
         print_table("Mirrors", _SHORT_COLUMNS, short_cells)

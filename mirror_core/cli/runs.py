@@ -292,7 +292,7 @@ def list_runs(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             (r.id, r.plan.kind, r.plan.mirror, r.plan.mode, r.state, format_time(r.started_ms), r.started_by)
             for _, _, r in runs
         ]
-        print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows)
+        print_table("Runs", ("id", "kind", "mirror", "mode", "state", "begun", "by"), rows, silent)
     refuse_incomplete_list("runs", list(silent.values()))
 
 
@@ -471,7 +471,7 @@ def print_run(
 
 def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:
     is_left = conductor_status and conductor_status.state in (ConductorState.RELEASED, ConductorState.SILENT)
-    return f"{run.state}, but waiting: no process takes its steps now" if is_left else run.state
+    return f"{run.state}, but waiting: no process is at it now" if is_left else run.state
 
 
 def print_plan(plan: Plan, mirror: Mirror, reasons: Collection[Finding], *, as_json: bool) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 import typer
 from rich.cells import cell_len
 
 from mirror_core.cli.output import MAX_LINE_WIDTH, format_block, get_terminal_width, list_wrapped_lines, split_unbroken
+from mirror_core.model.findings import Finding
 from mirror_core.model.text import escape_invisible
 
 MIN_TABLE_WIDTH: Final = 100
@@ -19,11 +20,13 @@ _BAD_CELLS: Final = frozenset({"FAILED", "NOT READY", "NOT COPIED", "NOWHERE", "
 """Red on a terminal, if whole cells."""
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], silent: Collection[str] = ()
+) -> None:
     """On a terminal without the columns that have no value. No word, name or command is broken."""
     title = escape_invisible(title)
     if not rows:
-        typer.echo(f"{title}: none")
+        typer.echo(f"{title}: {Finding('list_unread', clusters=silent) if silent else 'none'}")
         return
     is_terminal = sys.stdout.isatty()
     filled = [

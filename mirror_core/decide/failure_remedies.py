@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import Offset, Partition
 from mirror_core.model.task_messages import PartitionFailure
@@ -184,11 +185,7 @@ def explain_blockers(
         yield f"topic {topic.name} on cluster {mirror.destination} is kept by mirror {topic.other_mirror}"
     if copier:
         # Brokers let a producer go on in a topic that was created anew (no producer state, any sequence).
-        yield (
-            f"{copier} copies this mirror now, and what it has in flight could land in the new topic: `mirrorbook "
-            f"mirror pause {mirror.name}`, wait until `describe` says that the data plane is not running, recover, "
-            f"`mirrorbook mirror resume {mirror.name}`"
-        )
+        yield str(Finding("recopy_while_copying", mirror.name, owner=copier))
 
 
 def format_remedies_markdown() -> Iterator[str]:

@@ -342,13 +342,8 @@ def format_outage(outage: WriteOutage | None, mode: RunMode, source: str) -> str
         return "unknown"
     if mode is RunMode.PLANNED:
         return f"{outage.promotion_s:,.1f} s, from the fence to the promotion"
-    promotion = f"{FIRST_STEP_TEXT}: {outage.promotion_s:,.1f} s"
-    if outage.at_most_s is None:
-        return f"unknown since when until the promotion, and until applications followed; {promotion}"
-    return (
-        f"up to {outage.at_most_s:,.1f} s until the promotion, and until applications followed: {source} was last"
-        f" observed {outage.at_most_s:,.1f} s before it; {promotion}"
-    )
+    finding = Finding("unplanned_outage", source, at_most_s=outage.at_most_s)
+    return f"{finding}; {FIRST_STEP_TEXT}: {outage.promotion_s:,.1f} s"
 
 
 def format_rto(outage: WriteOutage) -> str:

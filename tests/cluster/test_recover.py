@@ -24,6 +24,7 @@ from mirror_core.kafka.topics import create_partitions, delete_records, delete_t
 from mirror_core.mirrors import partition_recovery
 from mirror_core.mirrors.recovery_plan import plan_recovery
 from mirror_core.model.errors import Refused, RemoteFault
+from mirror_core.model.findings import Finding
 from mirror_core.model.mirror import FailureKind, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.parity import salvage
@@ -220,7 +221,7 @@ def test_nothing_is_recopied_while_somebody_copies(desk: Desk) -> None:
     lease = acquire_lease(mirrored.link.destination, mirrored.name, "another-host/1/x")
     try:
         said = recover(desk, mirrored, "--action", "recopy", "--yes")
-        reason = format_sentence("recopy_while_another_host_copies", topic, mirrored.name, mirrored.name)
+        reason = f"{topic}-0: {Finding('recopy_while_copying', mirrored.name, owner='another-host/1/x')}"
         assert (said.code, said.err) == (3, f"error: mirror {mirrored.name}: recover:\n  - {reason}\n")
         assert len(read_all(desk.pair.west, topic)) == 101
     finally:

@@ -65,7 +65,7 @@ def test_a_run_with_a_partition_that_failed_since_its_plan() -> None:
 def test_behind_the_fence_of_a_run_that_waits() -> None:
     assert lines_of(NOWHERE) == [
         "NOBODY CAN WRITE orders: east is fenced, and west is not promoted. Run",
-        "orders-failover-20261128T155807-081e is in step drain. Nobody conducts it.",
+        "orders-failover-20261128T155807-081e is in step drain. No process is at it now.",
         "Do: mirrorbook failover resume orders",
         "or: mirrorbook failover abort orders",
     ]

@@ -285,3 +285,12 @@ def test_a_source_that_does_not_answer_is_the_first_trouble() -> None:
 def test_failed_partitions_are_a_trouble_with_their_names() -> None:
     row = list_row(make_state(make_status(0, PartitionState.FAILED), make_status(1)), 10, 10)
     assert [(t.code, t.values) for t in row.troubles] == [("failed_partitions", {"partitions": ("a-0",), "count": 1})]
+
+
+@pytest.mark.parametrize("silent", [(), ("east", "west")])
+def test_a_list_of_silent_clusters_does_not_say_that_there_is_none(
+    silent: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_mirrors([], (), silent)
+    told = Finding("list_unread", clusters=silent) if silent else "none"
+    assert capsys.readouterr().out == f"Mirrors: {told}\n"

@@ -16,6 +16,7 @@ from mirror_core.decide.failure_remedies import (
     explain_blockers,
     find_current_kind,
 )
+from mirror_core.mirrors.mirror_facts import FACT_LABELS, FactKey, format_driver
 from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Partition
 from mirror_core.state.state_records import PartitionRecord, State
@@ -109,6 +110,12 @@ def test_a_recopy_is_hindered_by_what_would_make_it_a_loss(
     )
     assert len(found) == (word is not None)
     assert word is None or word in found[0]
+
+
+def test_a_recopy_waits_for_a_line_that_describe_prints() -> None:
+    [reason] = explain_blockers(RecoveryAction.RECOPY, TOPIC, MIRROR, "host/1/x")
+    shown = f"{FACT_LABELS[FactKey.DATA_PLANE]}: {format_driver(None, has_driver=False, is_unknown=False)}"
+    assert f"`mirrorbook mirror describe {MIRROR.name} --all` says `{shown}`" in reason
 
 
 def test_a_retry_may_be_asked_for_beside_a_copier() -> None:

@@ -16,6 +16,7 @@ from mirror_core.decide.run_result import (
     decide_loss,
     decide_run_result,
     find_saved,
+    format_outage,
     format_outage_briefly,
     format_rto,
     format_run_loss,
@@ -322,3 +323,11 @@ def test_a_canary_ends_what_applications_stood_still_and_none_leaves_it_open() -
     assert unfinished is not None
     assert (unfinished.accepted_s, unfinished.rto) == (None, RtoVerdict.UNKNOWN)
     assert measure_outage(PLANNED, promoted) == WriteOutage(promotion_s=0.6, at_most_s=0.6), "there was no limit"
+
+
+@pytest.mark.parametrize("at_most_s", [None, 22.8])
+def test_an_unplanned_outage_is_said_once_and_ends_when_applications_followed(at_most_s: float | None) -> None:
+    told = format_outage(WriteOutage(promotion_s=0.8, at_most_s=at_most_s), RunMode.UNPLANNED, "east")
+    assert told.startswith(f"{Finding('unplanned_outage', 'east', at_most_s=at_most_s)}; ")
+    assert told.count("22.8 s") == (at_most_s is not None)
+    assert told.endswith(": 0.8 s")

@@ -34,6 +34,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "limit_s": 300.0,
     "problem": "exit code 1",
     "promotion_s": 1.4,
+    "at_most_s": 22.8,
     "earlier_s": 2.1,
     "basis": "last run",
     "recovered_s": 12.5,
