@@ -145,6 +145,7 @@ class ReportQuestion(StrEnum):
     SAVED = "What was saved to files"
     UNSAVED = "What only the cluster that was left has"
     LOST = "What was lost"
+    COUNTED_LATER = "Where a later count will stand"
     TAKEN_SINCE = "What only the old source has, and was not lost"
     BASIS = "How do we know"
     COMPARED_BEFORE = "What was compared with the source before"
@@ -203,6 +204,8 @@ def _describe_loss(run: Run, steps: Sequence[StepRecord], source: str) -> Iterat
     counted = outcome and (outcome.least_lost_offsets if outcome.lost_offsets is None else outcome.lost_offsets)
     is_known = loss.offsets is not None or loss.is_minimum
     yield ReportQuestion.LOST, format_run_loss(loss, ClusterName(source)) if is_known else UNKNOWN_TEXT
+    if not is_planned and (loss.offsets is None or loss.is_minimum or loss.unseen_s is not None):
+        yield ReportQuestion.COUNTED_LATER, str(Finding("counted_later", run.id))
     if loss.taken_since:
         yield ReportQuestion.TAKEN_SINCE, str(Finding("taken_since", offsets=loss.taken_since))
     basis = "" if outcome is None or (counted is None and not is_planned) else outcome.lost_basis

@@ -104,6 +104,24 @@ def test_a_loss_that_was_not_counted_is_the_plans_bound() -> None:
     assert answers[ReportQuestion.LOST] == dict(list_result(result, None))["lost"], "the report and `runs show`"
 
 
+@pytest.mark.parametrize(
+    ("mode", "outcome", "is_final"),
+    [
+        (RunMode.UNPLANNED, None, False),
+        (RunMode.UNPLANNED, {"lost_offsets": None, "least_lost_offsets": 500}, False),
+        (RunMode.UNPLANNED, {"lost_offsets": 464}, True),
+        (RunMode.PLANNED, {"lost_offsets": 0}, True),
+    ],
+)
+def test_a_report_whose_loss_is_not_counted_yet_names_where_the_count_will_stand(
+    mode: RunMode, outcome: dict[str, int | None] | None, is_final: bool
+) -> None:
+    counted = None if outcome is None else ForecastOutcome(**outcome, lost_basis="", reread_basis="")  # type: ignore[arg-type]
+    run = replace(UNPLANNED, plan=replace(UNPLANNED.plan, mode=mode), forecast_outcome=counted)
+    told = dict(answer_questions(run, [], "east", "west")).get(ReportQuestion.COUNTED_LATER)
+    assert told == (None if is_final else str(Finding("counted_later", run.id)))
+
+
 def test_a_counted_loss_is_told_instead() -> None:
     counted = ForecastOutcome(lost_offsets=464, lost_basis="", reread_basis="", taken_since_offsets=72)
     result = decide_run_result(replace(UNPLANNED, forecast_outcome=counted), [], MIRROR)

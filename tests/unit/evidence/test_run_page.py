@@ -246,7 +246,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_was_ever_compared_with_it(t
     lost = replace(RUN, plan=replace(PLAN, mode=RunMode.UNPLANNED))
 
     def proved(evidence: StepEvidence, state: StepState = StepState.DONE) -> str:
-        return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[8]
+        return page_of(tmp_path, lost, [step("record_lmo", 1, 2, evidence=evidence, state=state)]).facts[9]
 
     some: StepEvidence = {
         FigureKey.COMPARED_BEFORE_OFFSETS: 90,
@@ -268,7 +268,7 @@ def test_of_a_source_that_is_lost_the_page_says_what_certificates_prove(tmp_path
 
     def told(seen: StepEvidence) -> list[str]:
         path = write_run_report(tmp_path, lost, [], {}, {}, sides=SIDES, chronicle=(), proof=seen)
-        return Page(path.read_text(encoding="utf-8")).facts[9:11]
+        return Page(path.read_text(encoding="utf-8")).facts[10:12]
 
     some: StepEvidence = {
         FigureKey.CERTIFICATES_VERDICT: "indeterminate",
