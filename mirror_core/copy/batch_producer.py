@@ -20,6 +20,7 @@ from mirror_core.model.acl import Operation
 from mirror_core.model.errors import MissingPermission, RemoteFault, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Offset
+from mirror_core.model.text import format_count
 
 _REQUEST_BYTES: Final = 4 << 20
 _MAX_THROTTLE_S: Final = 3.0
@@ -213,9 +214,10 @@ class BatchProducer:
             if not ready and time.monotonic() >= end:
                 throttled_brokers = [broker for broker in broker_by_socket.values() if self.links[broker].throttle_s]
                 quota_text = f"; {self._quota_reason}" if throttled_brokers else ""
+                brokers = sorted(broker_by_socket.values())
                 raise Unreachable(
-                    f"cluster {self._side.name}: no answer from broker(s)"
-                    f" {sorted(broker_by_socket.values())}{quota_text}"
+                    f"cluster {self._side.name}: no answer from {format_count(len(brokers), 'broker')}"
+                    f" ({', '.join(map(str, brokers))}){quota_text}"
                 )
             for broker in ready:
                 self.receive(broker)

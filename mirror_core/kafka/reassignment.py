@@ -40,7 +40,7 @@ from mirror_core.kafka.topic_existence import describe_denied_error, find_existi
 from mirror_core.kafka.topics import alter_configs, describe_configs
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
-from mirror_core.model.text import format_option, format_shell_command
+from mirror_core.model.text import format_count, format_option, format_shell_command
 
 _PAUSE_S: Final = 0.1
 _MAX_TOPICS_PER_REQUEST: Final = 500
@@ -92,12 +92,15 @@ class TopicIds:
     unreachable_brokers: tuple[int, ...]
     """They may know any of the topics."""
 
+    def format_unreachable(self) -> str:
+        brokers = self.unreachable_brokers
+        return f"{format_count(len(brokers), 'broker')} ({', '.join(map(str, brokers))}) gave no answer"
+
     def format_undecided(self, topic: str) -> str:
         return (
-            f"topic {topic}: by the brokers that answer it was deleted or made anew, and broker(s)"
-            f" {', '.join(map(str, self.unreachable_brokers))} do not answer: nothing of it is copied until they do."
-            " Restore them, or let the data plane reach them; a broker that its cluster does not list any more is not"
-            " waited for"
+            f"topic {topic}: by the brokers that answer it was deleted or made anew, and {self.format_unreachable()}:"
+            " nothing of it is copied until all do. Restore what is silent, or let the data plane reach it; a broker"
+            " that its cluster does not list any more is not waited for"
         )
 
 
@@ -275,7 +278,8 @@ def wait_for_replicas(client: ClusterClient, replicas: Mapping[Partition, tuple[
             return
         if time.monotonic() > deadline:
             raise Unreachable(
-                f"cluster {client.name}, {unfinished[0]}: not yet held by broker(s) {replicas[unfinished[0]]} alone"
+                f"cluster {client.name}, {unfinished[0]}: not yet held by its new replicas alone:"
+                f" {', '.join(map(str, replicas[unfinished[0]]))}"
             )
         time.sleep(_PAUSE_S)
 

@@ -24,6 +24,7 @@ from mirror_core.kafka.cluster_info import measure_clock_ahead_ms
 from mirror_core.model.errors import HeldByRun, LostOwnership, Refused
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
+from mirror_core.model.text import format_count
 from mirror_core.model.timing import CLOCK_TIMEOUT_S
 from mirror_core.state.lease import find_live_lease, find_writers_left_ms
 from mirror_core.state.mirror_link import MirrorLink
@@ -119,7 +120,7 @@ def retry_until_owned(verb: Callable[P, T]) -> Callable[P, T]:
             try:
                 return verb(*args, **kwargs)
             except LostOwnership as error:
-                _log.info("%s is tried again, %d time(s) more: %s", verb.__name__, attempts_left, error)
+                _log.info("%s is tried again, %s more: %s", verb.__name__, format_count(attempts_left, "time"), error)
                 time.sleep(random.uniform(*_RETRY_PAUSE_S))
         return verb(*args, **kwargs)
 

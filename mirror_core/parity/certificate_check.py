@@ -275,11 +275,7 @@ def _check_row_topic(row: ParityRow, answers: TopicIds, topic_id: str) -> Parity
     if answered_ids:
         finding_text = f" (what was read: {row.findings[0].detail})" if row.findings else ""
         return replace(row, error=f"{RECREATED_REASON}{finding_text}", findings=(), differing=0, damaged=())
-    silent_text = (
-        f", and broker(s) {', '.join(map(str, answers.unreachable_brokers))} do not answer"
-        if answers.unreachable_brokers
-        else ""
-    )
+    silent_text = f", and {answers.format_unreachable()}" if answers.unreachable_brokers else ""
     return (
         replace(row, error=f"{MAYBE_RECREATED_REASON}: no broker tells of it any more{silent_text}")
         if row.equal

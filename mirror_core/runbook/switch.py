@@ -141,7 +141,7 @@ def _run_hook(
     seconds = round(call.seconds + time.monotonic() - started, 3)
     record_call(replace(call, ended=True, seconds=seconds, problem=result.problem))
     if result.problem:
-        _log.warning("hook %s failed after %d time(s): %s", hook.name, call.tries, result.problem)
+        _log.warning("hook %s failed after %s: %s", hook.name, format_count(call.tries, "attempt"), result.problem)
 
 
 def _try_hook(config: Config, hook: Hook, active: ActiveCluster, mode: RunMode) -> SubprocessAttempt:

@@ -35,6 +35,7 @@ from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.names import MirrorName, Offset, Partition, PartitionOffsets
 from mirror_core.model.sync_state import GroupCoverage, OwnGroupOffsets, UncommittedGroupOffset
+from mirror_core.model.text import format_count
 from mirror_core.rights.acl_rules import build_denial
 from mirror_core.state.journal import JournalLog
 from mirror_core.state.state_records import State
@@ -86,7 +87,8 @@ class OffsetCommitter:
             }
             if not wanted:
                 return responses
-            _log.info("the data principal may not commit for %d group(s)", len(wanted), cluster=self._client.name)
+            groups = format_count(len(wanted), "group")
+            _log.info("the data principal may not commit for %s", groups, cluster=self._client.name)
             self._data_retry_at = time.monotonic() + _DENIED_RETRY_S
         self._check_ownership()
         return {**responses, **self._control.commit(wanted, epochs, share_groups)}

@@ -15,6 +15,7 @@ from mirror_core.model.errors import RemoteFault
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, TopicSettings
+from mirror_core.model.text import format_count
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
 from mirror_core.sync.mirror_topics import UNKNOWN_SETTING, apply_config_changes, list_known_settings, to_change_rows
@@ -92,8 +93,8 @@ class PromotionConfigs:
                 subject=f"cluster {self._client.name}",
                 action=SyncAction.SKIP,
                 reason=(
-                    f"broker(s) {join_limited(sorted(late_brokers))} did not show the final settings in time: until"
-                    " they do, they take records by those of a mirror topic"
+                    f"{format_count(len(late_brokers), 'broker')} ({join_limited(sorted(late_brokers))}) did not show"
+                    " the final settings in time: until then records are taken there by those of a mirror topic"
                 ),
             )
 

@@ -23,7 +23,7 @@ from mirror_core.model.errors import BadRequest, Refused
 from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
 from mirror_core.model.names import MirrorName, get_base_name
 from mirror_core.model.run import RunKind, RunState, find_last_begun
-from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.text import escape_invisible_lines, format_count
 from mirrorbook_airflow.airflow_variables import add_form_mirror
 from mirrorbook_airflow.approvals import (
     format_approvers,
@@ -263,7 +263,7 @@ def _stop(link: MirrorLink, context: Context, approved: ControlChange | None) ->
     if approved is None and _is_stopped(*_read_mirror(link)):
         return "stopped already"
     ends = stop_mirror(link, question=approved.question if approved else "")
-    return f"stopped: the last mirrored offsets of {len(ends)} partition(s) are recorded"
+    return f"stopped, and recorded the last mirrored offsets of {format_count(len(ends), 'partition')}"
 
 
 def _read_mirror(link: MirrorLink) -> tuple[Mirror, State]:

@@ -8,7 +8,7 @@ from mirror_core.decide.drills import FORECAST_KEYS, summarize_failed_drills
 from mirror_core.model.errors import LostOwnership, MirrorError
 from mirror_core.model.figures import FigureKey, format_value
 from mirror_core.model.run import RunMode
-from mirror_core.model.text import escape_invisible_lines
+from mirror_core.model.text import escape_invisible_lines, format_count
 from mirror_core.model.timing import now_ms
 from mirrorbook_airflow.asset_events import DRILLED_ALIAS
 from mirrorbook_airflow.errors import airflow_errors
@@ -67,7 +67,8 @@ class DrillMirror(MirrorOperator):
             format_value(FORECAST_KEYS[drill.mode], drill.predicted_s),
             format_value(FigureKey.READ_AGAIN_MOST, group.predicted_most),
         )
-        read_again = group.untried or f"{group.repeated} record(s) read again, {group.skipped} skipped"
+        repeated = format_count(group.repeated or 0, "record")
+        read_again = group.untried or f"{repeated} read again, {group.skipped} skipped"
         self.log.info(
             "%s: %s s without writes, predicted were %s; lost %s", drill.mode, measured, predicted, outcome.lost
         )

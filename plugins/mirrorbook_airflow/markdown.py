@@ -15,7 +15,7 @@ from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.steps import list_standstill_steps
 from mirror_core.model.figures import FigureKey, Figures, format_figures, format_value, list_figure_rows
 from mirror_core.model.run import Plan, Run, RunKind, StepEvidence, StepRecord, shorten_hash
-from mirror_core.model.text import escape_invisible
+from mirror_core.model.text import escape_invisible, format_count
 
 if TYPE_CHECKING:
     from mirror_core.model.config_sections import MirrorSet
@@ -99,11 +99,15 @@ def format_comparisons(compared_runs: Iterable[tuple[Run, Sequence[StepRecord]]]
     return "\n\n".join([*parts, end])
 
 
+def _format_amount(count: object, noun: str) -> str:
+    return format_count(count, noun) if isinstance(count, int) else f"an unknown number of {noun}s"
+
+
 def _format_comparison(run: Run, evidence: StepEvidence, root: str) -> str:
     shown = {name: _escape_text(format_value(name, value)) for name, value in evidence.items()}
-    amount = f"{shown.get('records', UNKNOWN)} record(s)"
+    amount = _format_amount(evidence.get("records"), "record")
     if "partitions" in shown:
-        amount += f" of {shown['partitions']} partition(s)"
+        amount += f" of {_format_amount(evidence['partitions'], 'partition')}"
     earlier = (
         f", and {shown['records_proved_before']} by earlier comparisons" if "records_proved_before" in shown else ""
     )

@@ -97,7 +97,7 @@ def proved(evidence: Mapping[str, Any], run: Run = RUN, step: str = PROVE_STEP) 
 def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_and_what_either_answer_does() -> None:
     text = proved(FOUND)
 
-    assert "**Mirror `orders`**, compared while applications write: **passed**. 12 record(s) of 2 partition(s)" in text
+    assert "**Mirror `orders`**, compared while applications write: **passed**. 12 records of 2 partitions" in text
     page = "/air/mirrorbook/runs/orders-failover-1/files/prove/index.html"
     assert f" now, and 5000000 by earlier comparisons; [its report]({page})." in text
     assert "- Left to compare while they stand still: 27 offsets, about 0.1 s" in text
@@ -108,10 +108,8 @@ def test_who_is_asked_whether_applications_may_be_stopped_reads_what_was_proved_
 
 
 def test_what_a_proof_does_not_say_is_unknown_or_left_out_and_has_no_link() -> None:
-    assert "**unknown**. unknown record(s) now.\n" in proved({})
-    assert "**nothing mirrored yet**. 0 record(s) now.\n" in proved(
-        {"parity_verdict": "nothing_mirrored", "records": 0}
-    )
+    assert "**unknown**. an unknown number of records now.\n" in proved({})
+    assert "**nothing mirrored yet**. 0 records now.\n" in proved({"parity_verdict": "nothing_mirrored", "records": 0})
     assert "**unknown**" in proved(FOUND, step="fence"), "another step's evidence is no proof"
 
 

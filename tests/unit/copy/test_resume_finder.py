@@ -177,7 +177,7 @@ def test_who_is_called_gone_while_a_broker_is_late_is_asked_about_apart_and_with
                 one.partition, 1, 1, 1, 1, end_unverified=False, is_interrupted=False, verified_end=None
             )
         if views.source.is_undecided(one.partition.topic):
-            one.mark_lost("broker(s) 2 do not answer")
+            one.mark_lost("1 broker (2) gave no answer")
         else:
             one.fail("it was deleted", None, FailureKind.GONE)
         return None

@@ -121,7 +121,7 @@ def test_an_epoch_that_failed_as_a_whole_is_told_until_the_next_one_has_ended(
 def test_a_topic_of_which_no_plan_knows_whether_it_is_deleted_is_waited_for(
     results: EpochResults, lease: HeldLease, writer: Writer
 ) -> None:
-    words = "cluster east, topic orders: broker(s) 2 do not answer"
+    words = "cluster east, topic orders: 1 broker (2) gave no answer"
     plan = CopyPlan(partitions={}, lags={}, ends={}, changes=(), failed={}, undecided_topics=(words,))
     results.apply_plan(plan, newest_epoch=1)
     results.report_nothing_to_copy(lease)

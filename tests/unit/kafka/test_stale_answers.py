@@ -116,7 +116,7 @@ def test_the_silence_of_brokers_does_not_say_that_a_topic_is_deleted(
     if not known_as:
         [words] = work.undecided_topics
         assert "cluster east, topic orders" in words
-        assert "broker(s) 2" in words
+        assert "1 broker (2) gave no answer" in words
         assert source.doubted == 2
         said[2] = []
         work = made.plan(state, all_ends=False)

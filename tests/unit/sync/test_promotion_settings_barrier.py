@@ -100,7 +100,7 @@ def test_applications_are_let_in_when_brokers_know_what_a_topic_takes(
     monkeypatch.setattr(acl_sync, "ClusterClient", lambda cluster: nullcontext(west))
     rows = acl_sync.apply_promotion(LINK, log, ["t"], open_cluster=open_to)
     assert done == ["message.timestamp.type=LogAppendTime", "min.insync.replicas=None", "open"]
-    said = [row.reason for row in rows if row.action is SyncAction.SKIP and "broker(s) 1 did not show" in row.reason]
+    said = [row.reason for row in rows if row.action is SyncAction.SKIP and "1 broker (1) did not show" in row.reason]
     assert bool(said) is not in_time
 
 
