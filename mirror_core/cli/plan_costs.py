@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from mirror_core.cli.command_options import require_confirmation, require_typed_name
 from mirror_core.cli.output import format_block, print_line, wrap_text
@@ -166,6 +166,35 @@ def print_run_costs(plans: Iterable[tuple[Plan, Mirror]], *, as_json: bool) -> N
         for line in ["", *(line for text in texts for line in wrap_text(text).split("\n"))]:
             print_line(line, err=as_json)
         print_costs(plan, mirror, err=as_json)
+
+
+def print_set_costs(plans: Collection[Plan], name: str, *, as_json: bool) -> None:
+    print_line("", err=as_json)
+    print_line(f"All {format_count(len(plans), 'mirror')} of {name} together:", err=as_json)
+    for line in format_block((label, str(cost)) for label, cost in sum_costs(plans)):
+        print_line(line, err=as_json)
+
+
+def sum_costs(plans: Iterable[Plan]) -> Iterator[tuple[str, Finding]]:
+    """In all, as far as known."""
+    lost, unseen, is_minimum, most, is_partial = 0, 0, False, 0, False
+    for plan in plans:
+        forecast = plan.forecast
+        if not isinstance(forecast, PlanForecast):
+            is_minimum = is_partial = True
+            continue
+        lost += forecast.lost_offsets or 0
+        unseen += (forecast.gives_up_source and forecast.unseen_offsets) or 0
+        is_minimum |= (
+            forecast.lost_offsets is None
+            or forecast.lost_is_minimum
+            or bool(format_uncounted(find_uncounted_loss(plan)))
+        )
+        is_minimum |= forecast.gives_up_source and forecast.unseen_offsets is None
+        most += forecast.max_reread_offsets
+        is_partial |= bool(forecast.uncounted_groups)
+    yield "lost", Finding("set_loss", offsets=lost, unseen=unseen, is_minimum=is_minimum)
+    yield "read again", Finding("set_reread", most=most, is_partial=is_partial)
 
 
 def _list_given_up(plan: Plan, mirror: Mirror) -> Iterator[str]:

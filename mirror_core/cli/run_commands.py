@@ -25,7 +25,7 @@ from mirror_core.cli.command_options import (
     require_typed_name,
 )
 from mirror_core.cli.output import print_line, print_line_or_continue
-from mirror_core.cli.plan_costs import confirm_costs, print_run_costs
+from mirror_core.cli.plan_costs import confirm_costs, print_run_costs, print_set_costs
 from mirror_core.cli.runs import (
     PlanDocument,
     RunDocument,
@@ -409,6 +409,8 @@ def confirm_set_move(
     plans = [(d.plan, conductor.get_link(mirror).mirror) for mirror, d in set_plan.decisions.items()]
     if not yes:
         print_run_costs(plans, as_json=as_json)
+        if len(plans) > 1:
+            print_set_costs([plan for plan, _ in plans], name, as_json=as_json)
     if any(plan.mode is RunMode.UNPLANNED for plan, _ in plans):
         require_typed_name(name, yes)
     else:

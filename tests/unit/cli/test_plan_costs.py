@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs
+from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs, sum_costs
 from mirror_core.cli.run_commands import confirm_set_move, print_decision
 from mirror_core.cli.runs import list_result, print_plan
 from mirror_core.decide.failback_plan import FailbackSnapshot, decide_failback
@@ -33,6 +33,7 @@ from tests.support.mirror_views import RUN
 
 view, failback_view = loss_views.view, failback_views.view
 Answer = Callable[[str], list[str]]
+UNSEEN = {"gives_up_source": True, "unseen_s": 6.0, "offsets_per_s": 100.0}
 
 
 @pytest.fixture
@@ -218,6 +219,44 @@ def test_the_question_of_a_planned_set_stands_below_the_costs_of_each_mirror(
     assert [f"{label}: {cost}" in shown for label, cost in list_costs(decision.plan, lossy.mirror)] == [True] * 4
     assert len(asked) == 1
     assert "move applications" in asked[0]
+
+
+def test_the_costs_of_a_set_are_summed_as_far_as_they_are_known(
+    lossy: MirrorSnapshot, answer: Answer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer("shop")
+    decision = decide_failover(lossy)
+    set_plan: Any = SimpleNamespace(decisions={"a": decision, "b": decision}, hash="h" * 64)
+    conductor: Any = SimpleNamespace(get_link=lambda name: SimpleNamespace(mirror=lossy.mirror))
+    confirm_set_move("shop", conductor, set_plan, "move applications", yes=False, as_json=False)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert " ".join(str(dict(sum_costs([decision.plan] * 2))["lost"]).split()) in shown
+
+
+@pytest.mark.parametrize(
+    ("forecasts", "lost", "read_again"),
+    [
+        ([{}, {}], (0, 0, False), (0, False)),
+        ([{"lost_offsets": 464}, {"lost_offsets": 36}], (500, 0, False), (0, False)),
+        ([{"lost_offsets": 464}, {"lost_offsets": 1, "lost_is_minimum": True}], (465, 0, True), (0, False)),
+        ([{"lost_offsets": 464}, {"lost_offsets": None}], (464, 0, True), (0, False)),
+        ([{"lost_offsets": 464}, None], (464, 0, True), (0, True)),
+        ([UNSEEN, {"lost_offsets": 3}], (3, 600, False), (0, False)),
+        ([UNSEEN, {**UNSEEN, "offsets_per_s": None}], (0, 600, True), (0, False)),
+        ([{"reread_offsets": {"g": (0, 7)}}, {"reread_offsets": {"g": (1, 5)}}], (0, 0, False), (12, False)),
+        ([{"reread_offsets": {"g": (0, 7)}}, {"uncounted_groups": {"h": "active"}}], (0, 0, False), (7, True)),
+    ],
+)
+def test_a_sum_is_at_least_where_one_of_a_set_is_not_known(
+    forecasts: list[dict[str, Any] | None], lost: tuple[int, int, bool], read_again: tuple[int, bool]
+) -> None:
+    known = {"seconds": None, "lost_offsets": 0}
+    plans = [replace(RUN.plan, forecast=f if f is None else PlanForecast(**known | f)) for f in forecasts]
+    offsets, unseen, is_minimum = lost
+    assert dict(sum_costs(plans)) == {
+        "lost": Finding("set_loss", offsets=offsets, unseen=unseen, is_minimum=is_minimum),
+        "read again": Finding("set_reread", most=read_again[0], is_partial=read_again[1]),
+    }
 
 
 def test_a_loss_of_which_nothing_is_counted_begins_with_what_nobody_saw(lossy: MirrorSnapshot) -> None:
