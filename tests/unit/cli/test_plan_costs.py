@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer
+from msgspec import UNSET
 
 from mirror_core.cli.plan_costs import confirm_costs, format_loss, list_costs, sum_costs
 from mirror_core.cli.run_commands import confirm_set_move, print_decision
@@ -251,7 +252,7 @@ def test_a_sum_is_at_least_where_one_of_a_set_is_not_known(
     forecasts: list[dict[str, Any] | None], lost: tuple[int, int, bool], read_again: tuple[int, bool]
 ) -> None:
     known = {"seconds": None, "lost_offsets": 0}
-    plans = [replace(RUN.plan, forecast=f if f is None else PlanForecast(**known | f)) for f in forecasts]
+    plans = [replace(RUN.plan, forecast=UNSET if f is None else PlanForecast(**known | f)) for f in forecasts]
     offsets, unseen, is_minimum = lost
     assert dict(sum_costs(plans)) == {
         "lost": Finding("set_loss", offsets=offsets, unseen=unseen, is_minimum=is_minimum),
