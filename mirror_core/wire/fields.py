@@ -99,7 +99,6 @@ class ResponseReader:
         raise MalformedResponse(f"a varint of more than 5 bytes at {self.position - 5}")
 
     def skip_tags(self) -> None:
-        """No request version here needs them."""
         for _ in range(self._check_count(self.read_uvarint(), 2)):
             self.read_uvarint()
             self.read_view(self.read_uvarint())
@@ -110,7 +109,15 @@ class ResponseReader:
         return max(size, 0)
 
 
+def strip_response_header(frame: memoryview, *, is_flexible: bool) -> memoryview:
+    reader = ResponseReader(frame, _INT32.size)
+    if is_flexible:
+        reader.skip_tags()
+    return frame[reader.position :]
+
+
 NO_TAGS: Final = b"\0"
+TOPIC_ID_BYTES: Final = 16
 _UINT8: Final = struct.Struct(">B")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")

@@ -1,15 +1,27 @@
-"""Produce v8 (brokers 2.4 to 4.x). Its errors name the record."""
+"""Produce v8 (brokers 2.4 to 4.x), and v13 by topic id (4.1). Errors name the record."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, NamedTuple
 
-from mirror_core.wire.fields import ResponseReader, encode_request_header, encode_string
+from mirror_core.wire.fields import (
+    NO_TAGS,
+    TOPIC_ID_BYTES,
+    MalformedResponse,
+    ResponseReader,
+    encode_compact_count,
+    encode_flexible_request_header,
+    encode_request_header,
+    encode_string,
+)
 
 API_KEY: Final = 0
 VERSION: Final = 8
+VERSION_BY_ID: Final = 13
 
 _NO_TRANSACTIONAL_ID: Final = struct.pack(">h", -1)
 _REQUEST: Final = struct.Struct(">hii")
@@ -18,6 +30,11 @@ _COUNT: Final = struct.Struct(">i")
 _RESPONSE_PARTITION: Final = struct.Struct(">ihqqqih")
 """Partition, error, base offset, append time, log start, record error count, message length."""
 _MESSAGES_POSITION: Final = 30
+_NO_COMPACT_TRANSACTIONAL_ID: Final = b"\0"
+_SETTINGS: Final = struct.Struct(">hi")
+_RESPONSE_PARTITION_BY_ID: Final = struct.Struct(">ihqqq")
+_NO_MESSAGES: Final = b"\1\0\0"
+"""No record errors, no message, no tags."""
 
 
 class ProducedPartition(NamedTuple):
@@ -57,8 +74,26 @@ def encode_request(
     return parts
 
 
+def encode_request_by_id(
+    rows: Sequence[tuple[bytes, int, memoryview]], correlation: int, client_id: str, *, timeout_ms: int
+) -> list[bytes | memoryview]:
+    """v13; rows: (topic id, partition, one batch)."""
+    topics = [(topic_id, list(group)) for topic_id, group in groupby(rows, itemgetter(0))]
+    parts: list[bytes | memoryview] = []
+    head = encode_flexible_request_header(API_KEY, VERSION_BY_ID, correlation, client_id)
+    head += _NO_COMPACT_TRANSACTIONAL_ID + _SETTINGS.pack(-1, timeout_ms) + encode_compact_count(len(topics))
+    for topic_id, group in topics:
+        head += topic_id + encode_compact_count(len(group))
+        for _, index, batch in group:
+            parts += (head + _COUNT.pack(index) + encode_compact_count(len(batch)), batch)
+            head = NO_TAGS
+        head += NO_TAGS
+    parts.append(head + NO_TAGS)
+    return parts
+
+
 def decode_response(frame: memoryview) -> Iterator[ProducedPartition]:
-    """`frame`: after the correlation id. Rows in the broker's order."""
+    """`frame`: after the header. Rows in the broker's order."""
     reader = ResponseReader(frame)
     for _ in range(reader.read_count(6)):
         topic = reader.read_string()
@@ -75,6 +110,36 @@ def decode_response(frame: memoryview) -> Iterator[ProducedPartition]:
                 messages.append(reader.read_string())
             messages.append(reader.read_string())
             yield ProducedPartition(topic, index, error, base_offset, "; ".join(m for m in messages if m))
+
+
+def decode_response_by_id(frame: memoryview, topics: Mapping[bytes, str]) -> tuple[list[ProducedPartition], int]:
+    """v13; with the throttle time, which tags follow."""
+    reader, rows = ResponseReader(frame), list[ProducedPartition]()
+    for _ in range(reader.read_compact_count(TOPIC_ID_BYTES + 2)):
+        topic_id = bytes(reader.read_view(TOPIC_ID_BYTES))
+        if (topic := topics.get(topic_id)) is None:
+            raise MalformedResponse(f"topic id {topic_id.hex()} was not in the request")
+        for _ in range(reader.read_compact_count(_RESPONSE_PARTITION_BY_ID.size + len(_NO_MESSAGES))):
+            index, error, base_offset, append_time, _ = reader.unpack(_RESPONSE_PARTITION_BY_ID)
+            rows.append(ProducedPartition(topic, index, error, base_offset, _read_messages(reader), append_time))
+        reader.skip_tags()
+    (throttle_ms,) = reader.unpack(_COUNT)
+    reader.skip_tags()
+    return rows, max(0, throttle_ms)
+
+
+def _read_messages(reader: ResponseReader) -> str:
+    if bytes(reader.data[reader.position : reader.position + len(_NO_MESSAGES)]) == _NO_MESSAGES:  # nearly always
+        reader.position += len(_NO_MESSAGES)
+        return ""
+    messages = []
+    for _ in range(reader.read_compact_count(_COUNT.size + 2)):
+        reader.unpack(_COUNT)
+        messages.append(reader.read_compact_string())
+        reader.skip_tags()
+    messages.append(reader.read_compact_string())
+    reader.skip_tags()
+    return "; ".join(message for message in messages if message)
 
 
 def read_throttle_ms(frame: memoryview) -> int:

@@ -55,6 +55,9 @@ def fetch_answer(data: bytes) -> None:
         for row in fetch.decode_response(memoryview(bytearray(data)), {("t", 0): Partition("t", 0)}):
             assert len(row.records) <= len(data)
             log(bytes(row.records))
+    with suppress(MalformedResponse):
+        for row in fetch.decode_response_by_id(memoryview(bytearray(data)), {(bytes(16), 0): Partition("t", 0)}):
+            assert len(row.records) <= len(data)
 
 
 def producer_snapshot(data: bytes) -> None:
@@ -68,6 +71,10 @@ def produce_answer(data: bytes) -> None:
     with suppress(MalformedResponse):
         assert len(list(produce.decode_response(memoryview(data)))) <= len(data)
         assert produce.read_throttle_ms(memoryview(data)) >= 0
+    with suppress(MalformedResponse):
+        rows, throttle_ms = produce.decode_response_by_id(memoryview(data), {bytes(16): "t"})
+        assert len(rows) <= len(data)
+        assert throttle_ms >= 0
 
 
 def markers_answer(data: bytes) -> None:
