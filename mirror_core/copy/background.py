@@ -85,7 +85,7 @@ class ConnectionOpener:
 
     def _open(self, address: tuple[str, int]) -> Connection:
         connection = Connection(self._client.config, Principal.DATA, *address, timeout_s=RESPONSE_TIMEOUT_S)
-        return wait_until_responsive(connection, measure=True)
+        return wait_until_responsive(connection, for_copying=True)
 
     def close(self) -> None:
         for opening in self._opening.values():

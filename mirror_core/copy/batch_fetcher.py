@@ -130,7 +130,7 @@ class BatchFetcher:
                     break
 
     def receive(self, link: FetchLink) -> list[tuple[PartitionReplicator, list[ReadyBatch]]]:
-        """Processes one response; returns what is to be sent at once. The next one waits in the socket meanwhile."""
+        """Processes one response; returns what is to be sent at once."""
         for broker, links in self.links.items():
             if link not in links.all_links:
                 continue
@@ -280,12 +280,14 @@ class BatchFetcher:
         for replicator in replicators:
             position = replicator.progress.position
             replicator.source.note_fetch(position, link, now)
-            positions.append(fetch.FetchPosition(replicator.partition, position, replicator.source_epoch))
+            positions.append(
+                fetch.FetchPosition(replicator.partition, position, replicator.source_epoch, replicator.source_topic_id)
+            )
         wait_ms = min(max_wait_ms, max(1, int((self._stop_s - now) * 1000)))
         link.send_fetch(positions, max_wait_ms=wait_ms, isolation=fetch.IsolationLevel.READ_COMMITTED)
 
     def _can_fetch_more(self, replicator: PartitionReplicator) -> bool:
-        """A destination broker that accepts nothing leaves half of the queue budget to others."""
+        # A destination broker that accepts nothing leaves half of the queue budget to others.
         return replicator.can_fetch and not (
             replicator.queue.budget.is_half_full and not self._can_accept(replicator.destination_broker)
         )

@@ -142,9 +142,7 @@ class BrokerPartitions:
         self._active: dict[PartitionReplicator, None] = {}
         self._activating: list[PartitionReplicator] = []
         self.must_hurry = False
-        """A partition in neither request waits for its first batch's response, which comes soon, and then for a
-        link.
-        """
+        """A partition in neither request waits for its first batch's response, then for a link."""
         self._next_idle_fetch_at = 0.0
 
     def add(self, replicator: PartitionReplicator) -> None:

@@ -190,8 +190,8 @@ class GapRound:
     def _is_confirmed_by_response(
         self, state: GapFillState, markers: _SentMarkers, codes: Mapping[tuple[str, int], int]
     ) -> bool:
-        """A single marker that the broker accepted is in the log once. With several, the response may hide refused
-        ones, and a newcomer does not know what else was on the way: there the log end decides.
+        """A single accepted marker is in the log once. With several, the response may hide refused ones, and a newcomer
+        does not know what else was on the way: there the log end decides.
         """
         partition, offset = state.partition, state.acknowledged
         code = codes.get((partition.topic, partition.index), ErrorCode.unknown_server_error.value)

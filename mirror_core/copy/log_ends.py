@@ -129,7 +129,7 @@ def find_equal_tails(
 ) -> set[Partition]:
     """Partitions where the source's last record below the end is on the destination, at its offset.
 
-    Others are unknown: each must be compared alone. A few requests for hundreds of partitions.
+    Others are unknown: each must be compared alone.
     """
     equal, partitions = set[Partition](), list(tails)
     for first in range(0, len(partitions), _MAX_COMPARED_TOGETHER):

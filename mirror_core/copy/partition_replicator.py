@@ -18,6 +18,7 @@ from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import ClusterName, Offset, Partition
 from mirror_core.model.task_messages import AlignedPartition, PartitionAssignment, PartitionFailure
 from mirror_core.wire.batch import SEQUENCE_MASK, compute_batch_digest, read_max_timestamp, readdress
+from mirror_core.wire.fields import TOPIC_ID_BYTES
 
 _log = get_logger(__name__)
 
@@ -42,6 +43,8 @@ class PartitionReplicator:
         self.assigned = assigned
         self.uses_hidden_records = uses_hidden_records
         self.partition: Final[Partition] = assigned.partition
+        self.source_topic_id = _encode_topic_id(assigned.source_topic_id)
+        self.destination_topic_id = _encode_topic_id(assigned.destination_topic_id)
         self.progress = PartitionProgress()
         self.queue = SendQueue(budget or QueueBudget())
         self.gap_claim = GapClaim()
@@ -264,11 +267,11 @@ class PartitionReplicator:
     # -- from the source -----------------------------------------------------------------------------------------
 
     def enqueue_fetched(self, copied: Iterable[Sequence[CopyItem]], producer_id: int) -> list[ReadyBatch]:
-        """With our sequences; returns the batches that are to be sent now, in place.
+        """With our sequences; returns batches to be sent now, in place.
 
-        From the first gap on all wait in the queue, batches as copies. A corrupt batch ends the partition, after
-        everything before it. What follows a first batch that must go alone is fetched again later: in the queue it
-        would neither be merged nor let others pass.
+        From the first gap on all wait in the queue, as copies. A corrupt batch ends the partition, after everything
+        before it. What follows a first batch that goes alone is fetched again later: queued, it would neither be merged
+        nor let others pass.
         """
         ready, progress = list[ReadyBatch](), self.progress
         has_end = self.assigned.stop_offset is not None
@@ -372,3 +375,8 @@ class PartitionReplicator:
         self.in_background = False
         if gap_fill.has_sent:
             self.gap_claim.mark_sending(gap_fill.gap_claim.newest_epoch)
+
+
+def _encode_topic_id(topic_id: str) -> bytes:
+    """Empty for a cluster without ids."""
+    return bytes.fromhex(topic_id) if len(topic_id) == 2 * TOPIC_ID_BYTES and topic_id.strip("0") else b""

@@ -29,6 +29,8 @@ def handle_fetch_error(replicator: PartitionReplicator, code: int, source: Clust
         ErrorCode.offset_out_of_range,
         ErrorCode.offset_not_available,
         ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
         ErrorCode.unknown_server_error,
     ):
         # Aligning finds the cause.
@@ -58,9 +60,7 @@ def handle_produce_response(
 
 
 def _handle_duplicate(replicator: PartitionReplicator, sent: SentBatch, destination: ClusterSide) -> None:
-    """A time in the response: a duplicate, perhaps of another batch, or the broker sets its own record times. Comparing
-    both logs tells which.
-    """
+    """A duplicate, perhaps of another batch, or a broker that sets its own record times: comparing both logs tells."""
     replicator.mark_doubtful(sent.base_offset)
     if replicator.can_send:
         text = "the broker says that it has this batch already"

@@ -140,9 +140,9 @@ class ResumeDecider:
         return None if first_offset is None else self._fail_retimed(replicator, first_offset)
 
     def _restore_forgotten_markers(self, partition: Partition, bounds: BothLogBounds) -> BothLogBounds:
-        """A new or recovered replica knows only what its log shows, and compaction may have removed markers, though
-        none in the last segment. So no marker is after the data, and no gap is half filled. The source's record at the
-        same offset confirms that the data is ours.
+        """A new or recovered replica knows only what its log shows; compaction may have removed markers, though none in
+        the last segment. So none is after the data, and no gap is half filled. The source's record at that offset
+        confirms that the data is ours.
         """
         if bounds.producer is None or bounds.log_end > bounds.source_end:
             return bounds
@@ -292,7 +292,7 @@ def _apply_resume(replicator: PartitionReplicator, decision: ResumeDecision, sou
 
 
 def _can_postpone_check(replicator: PartitionReplicator, bounds: BothLogBounds, resume: ResumePoint) -> bool:
-    """Until there is something to copy: otherwise many idle partitions would be checked in every epoch.
+    """Until there is something to copy: else every epoch would check many idle partitions.
 
     Not for a partition that ends here, nor where a leader knows markers and no data before them: it may have forgotten
     data, or a marker may stand in for a record.

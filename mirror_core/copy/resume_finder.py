@@ -84,7 +84,7 @@ def _check_topic(
     gone: FailureKind,
     recreated: FailureKind,
 ) -> bool:
-    """Compares the topic's id, too. On False the replicator has the reason."""
+    """On False the replicator has the reason."""
     partition = replicator.partition
     cluster, topic = client.name, side.cluster.topics.get(partition.topic)
     if partition.topic in side.cluster.denied:
@@ -231,8 +231,7 @@ class ResumeFinder:
         return all(now - round_.started_at >= _SLOW_ROUND_S for round_ in self._rounds)
 
     def start(self, replicators: Iterable[PartitionReplicator], *, hurry: bool = True) -> None:
-        """Starts a round. Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or its logs
-        are compared.
+        """Each partition ends READY, DONE or FAILED, or stays LOST while its leader is away or its logs are compared.
 
         `hurry`: partitions of brokers that respond late move to a slow round of their own.
         """
@@ -365,7 +364,6 @@ class ResumeFinder:
             self._resume_connected(now)
 
     def _resume_connected(self, now: float) -> None:
-        """Partitions whose leaders are not connected are tried again."""
         pending = self._release_pending()
         for replicator in self._filter_connected([replicator for replicator in pending if not replicator.is_ended]):
             self._apply_decisions([(replicator, pending[replicator].decision)])

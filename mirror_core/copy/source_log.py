@@ -1,10 +1,8 @@
-"""What the source reported of a partition, with ranges that it trimmed before they were copied.
+"""What the source reported of a partition, with ranges that it trimmed uncopied.
 
-A gap does not show that records were lost, so such ranges are recorded before copying passes them: a task waits until
-the driver confirms. Without datagrams it goes on after a while; its final report names the range. If another leader
-still has the range, it is copied.
-
-Without a driver (a run's drain) the partition waits: the run records the report, and starts another task.
+A gap does not show lost records, so such ranges are recorded before copying passes them: a task waits until the driver
+confirms. Without datagrams it goes on after a while, and its report names the range. If another leader still has it, it
+is copied. Without a driver (a run's drain) the partition waits: the run records the report, and starts another task.
 """
 
 from __future__ import annotations

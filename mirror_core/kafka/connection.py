@@ -14,12 +14,14 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
+from kio.schema.api_versions.v0.request import ApiVersionsRequest
+from kio.schema.api_versions.v0.response import ApiVersionsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequest
 from kio.schema.metadata.v12.response import MetadataResponse
@@ -119,6 +121,8 @@ _TIMEVAL = struct.Struct("@ll")
 class Connection:
     """`sock` is public: the copying task polls several."""
 
+    newest_versions: Mapping[int, int] = MappingProxyType({})
+    """By API key, once fetched."""
     _renew_at = math.inf
 
     def __init__(
@@ -284,6 +288,10 @@ class Connection:
         while self._round_trips < _ROUND_TRIP_SAMPLES:
             self.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
 
+    def fetch_newest_versions(self) -> None:
+        response = self.call(ApiVersionsRequest(), ApiVersionsResponse)
+        self.newest_versions = {int(row.api_key): int(row.max_version) for row in response.api_keys}
+
     def set_timeout(self, seconds: float) -> None:
         """Enforced by the kernel where possible, which saves system calls."""
         self.timeout_s = self._receive_s = seconds
@@ -371,7 +379,9 @@ class Connection:
 
     def open_another(self) -> Connection:
         """To the same broker. Thread-safe."""
-        return Connection(*self._endpoint, timeout_s=self.timeout_s)
+        other = Connection(*self._endpoint, timeout_s=self.timeout_s)
+        other.newest_versions = self.newest_versions
+        return other
 
     def shut_down(self) -> None:
         """Thread-safe."""
@@ -390,14 +400,15 @@ class Connection:
         self.close()
 
 
-def wait_until_responsive(connection: Connection, *, measure: bool = False) -> Connection:
+def wait_until_responsive(connection: Connection, *, for_copying: bool = False) -> Connection:
     """Closes the connection on an error.
 
     Brokers sign clients in with other threads than those that handle requests, which may hang.
     """
     try:
         connection.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
-        if measure:
+        if for_copying:
+            connection.fetch_newest_versions()
             connection.measure_round_trip()
     except BaseException:
         connection.close()

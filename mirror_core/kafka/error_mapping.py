@@ -34,7 +34,13 @@ RETRIABLE_CODES: Final = frozenset(
 
 """Refresh metadata and retry."""
 STALE_METADATA_CODES: Final = frozenset(
-    {ErrorCode.leader_not_available, ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch}
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.inconsistent_topic_id,
+    }
 )
 """The broker that named this leader has stale metadata."""
 AUTHORIZATION_CODES: Final = frozenset(

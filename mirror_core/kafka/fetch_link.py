@@ -1,8 +1,8 @@
 """Fetches from one source broker: one request in flight, one reused buffer.
 
-A response without a complete batch may mean that compaction removed the last readable batches, that other partitions
-used up the size, or a throttle. Beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second`
-tiered logs (KIP-405) return nothing, without error or throttle time: the leader is asked what it holds locally.
+A response without a complete batch may mean that compaction removed the last readable batches, that others used up the
+size, or a throttle. Beyond `remote.fetch.max.wait.ms` or `remote.log.manager.fetch.max.bytes.per.second` tiered logs
+(KIP-405) return nothing, without error or throttle time: the leader is asked what it holds locally.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import struct
 import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -28,7 +28,7 @@ from mirror_core.kafka.sockets import wait_readable
 from mirror_core.model.errors import RemoteFault, Unreachable
 from mirror_core.model.names import Offset, Partition
 from mirror_core.wire import fetch
-from mirror_core.wire.fields import MalformedResponse
+from mirror_core.wire.fields import MalformedResponse, ResponseReader, strip_response_header
 
 INITIAL_FETCH_BYTES: Final = 2 << 20
 FAR_RESPONSE_S: Final = 0.02
@@ -49,8 +49,8 @@ def split_budget(budget: int, active_brokers: int, idle_brokers: int, *, is_acti
 class FetchSizer:
     """Grows the fetch size only as far as keeps the broker busy.
 
-    Fresh data is still in CPU caches: 2 MiB responses cost a fifth less than 8 MiB ones. But only one is in flight, so
-    a distant broker needs larger ones.
+    Fresh data is still in CPU caches: 2 MiB responses cost a fifth less than 8 MiB ones. With one in flight a distant
+    broker needs larger ones.
     """
 
     def __init__(self, max_bytes: int, initial_bytes: int = INITIAL_FETCH_BYTES) -> None:
@@ -75,8 +75,7 @@ class FetchSizer:
             self._samples, self._fastest_s = 0, math.inf
 
 
-_RESPONSE_PREFIX: Final = struct.Struct(">ii")
-"""Correlation id and throttle time."""
+_INT32: Final = struct.Struct(">i")
 _MIN_PARTITION_BYTES: Final = 128 << 10
 """A thousand partitions take turns."""
 _BYTES_PER_PARTITION: Final = 16 << 10
@@ -124,6 +123,10 @@ class FetchLink:
         self._receive_piecewise = False
         self._correlation = 0
         self._requested: dict[tuple[str, int], Partition] = {}
+        self._requested_by_id: dict[tuple[bytes, int], Partition] = {}
+        """Empty for a Fetch by name."""
+        self._is_redirected = False
+        """To another replica; a Fetch by name is not."""
 
     def set_limits(self, max_bytes: int, partition_max_bytes: int) -> None:
         """For later requests; also frees a much larger buffer."""
@@ -141,6 +144,8 @@ class FetchLink:
         self._correlation = self.connection.next_id()
         self.request_count += 1
         self._requested = {(i.partition.topic, i.partition.index): i.partition for i in wanted_list}
+        by_id = self._can_use_ids(wanted_list)
+        self._requested_by_id = {(i.topic_id, i.partition.index): i.partition for i in wanted_list} if by_id else {}
         size = min(self._sizer.max_bytes, max(self._sizer.request_bytes, _BYTES_PER_PARTITION * len(wanted_list)))
         # All partitions in each response: the more there are, the fewer Produce requests.
         # No single one may fill the response: then `room_bytes` would never hold.
@@ -155,12 +160,18 @@ class FetchLink:
             max_wait_ms=max_wait_ms,
             max_bytes=size,
             partition_max_bytes=self._partition_share_bytes,
+            by_id=by_id,
         )
         self.connection.send([request])
         self._sent_at = self._last_received_at = time.monotonic()
         self._max_wait_ms = max_wait_ms
         self._received_bytes, self._expected_bytes = 0, _LENGTH_BYTES
         self.pending = True
+
+    def _can_use_ids(self, wanted: Sequence[fetch.FetchPosition]) -> bool:
+        if self._is_redirected or not fetch.can_use_ids(wanted):
+            return False
+        return self.connection.newest_versions.get(fetch.API_KEY, 0) >= fetch.VERSION_BY_ID
 
     @property
     def overdue_s(self) -> float:
@@ -225,15 +236,20 @@ class FetchLink:
         self.response_bytes = size
         self.has_more = 2 * size > self._sizer.request_bytes
         self._sizer.record_response(size, time.monotonic() - self._sent_at)
-        if size < _RESPONSE_PREFIX.size:
-            raise RemoteFault(f"{self.connection.where}: Fetch answer of {size} bytes")
-        correlation, self.throttle_ms = _RESPONSE_PREFIX.unpack_from(frame)
+        (correlation,) = _INT32.unpack_from(frame)
         if correlation != self._correlation:
             raise RemoteFault(f"{self.connection.where}: Fetch answer {correlation} where {self._correlation} was due")
+        by_id = self._requested_by_id
         try:
-            for fetched in fetch.decode_response(frame[4:], self._requested):
+            body = strip_response_header(frame, is_flexible=bool(by_id))
+            (self.throttle_ms,) = ResponseReader(body).unpack(_INT32)
+            rows = fetch.decode_response_by_id(body, by_id) if by_id else fetch.decode_response(body, self._requested)
+            for fetched in rows:
                 if (fetched.partition.topic, fetched.partition.index) not in self._requested:
                     raise MalformedResponse(f"{fetched.partition} was not asked for")
+                if fetched.preferred_replica >= 0:
+                    self._is_redirected = True
+                    continue
                 self.has_more = self.has_more or len(fetched.records) >= self._partition_share_bytes
                 yield fetched
         except MalformedResponse as error:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import NewTopic
 
 from mirror_core.decide.failure_remedies import RecoveryAction
 from mirror_core.decide.parity_result import ParityRow
@@ -25,15 +24,13 @@ from mirror_core.parity.certificate_check import (
     LocalCertificateRunner,
 )
 from mirror_core.state.writer import StateWriter, make_control_id
-from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.copied import TOMORROW, Copied, copied, unproved
 from tests.support.broker_faults import alter, damaged, in_place_of
 from tests.support.cluster_admin import as_admin
 from tests.support.data_errors import about_data
-from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client
+from tests.support.kafka_clients import Pair, replace_topic
 from tests.support.mirrored_topics import replicate
 from tests.support.parity_topics import content, send
-from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -49,19 +46,6 @@ def recopy(made: Copied) -> None:
     partition_recovery.recover_partitions(
         link, plan_recovery(link, made.mirrored.state, None, RecoveryAction.RECOPY), lambda line: None
     )
-
-
-def replace_topic(cluster: SandboxCluster, topic: str) -> None:
-    """Delete it, and create another one of its name."""
-    admin = admin_client(cluster)
-    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    wait_until(lambda: topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why=f"{topic} is gone")
-    admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "-1"})])[topic].result(TIMEOUT_S)
-
-    def led() -> bool:
-        return any(p.leader >= 0 for p in admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions.values())
-
-    wait_until(led, timeout_s=TIMEOUT_S, why=f"{cluster.name} elects a leader of {topic}")
 
 
 @about_data()

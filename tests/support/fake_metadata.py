@@ -6,10 +6,15 @@ import datetime
 import io
 import socket
 
+from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.response import MetadataResponse
 from kio.schema.types import BrokerId
 from kio.serial import entity_writer
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i16, i32Timedelta
+
+FETCH, API_VERSIONS = 1, 18
+NEWEST_FETCH = 13
 
 
 def frame(connection: socket.socket) -> bytes:
@@ -19,8 +24,10 @@ def frame(connection: socket.socket) -> bytes:
 
 
 def answer_metadata(listener: socket.socket, times: int = 1) -> None:
-    """So many Metadata requests on one connection, by saying that there is nothing."""
+    """So many Metadata and ApiVersions requests on one connection: there is nothing but Fetch."""
     connection, _ = listener.accept()
+    fetch = ApiVersion(api_key=i16(FETCH), min_version=i16(4), max_version=i16(NEWEST_FETCH))
+    versions = ApiVersionsResponse(error_code=ErrorCode.none, api_keys=(fetch,))
     nothing = MetadataResponse(
         throttle_time=i32Timedelta.parse(datetime.timedelta()),
         brokers=(),
@@ -30,7 +37,11 @@ def answer_metadata(listener: socket.socket, times: int = 1) -> None:
     )
     with connection:
         for _ in range(times):
-            correlation, body = frame(connection)[4:8], io.BytesIO()
-            entity_writer(MetadataResponse)(body, nothing)
-            said = correlation + b"\0" + body.getvalue()
+            request, body = frame(connection), io.BytesIO()
+            if int.from_bytes(request[:2], "big") == API_VERSIONS:
+                entity_writer(ApiVersionsResponse)(body, versions)
+            else:
+                body.write(b"\0")
+                entity_writer(MetadataResponse)(body, nothing)
+            said = request[4:8] + body.getvalue()
             connection.sendall(len(said).to_bytes(4, "big") + said)

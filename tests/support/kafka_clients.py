@@ -105,6 +105,19 @@ def new_topic(cluster: SandboxCluster, partitions: int = 1, prefix: str = "t-", 
     return name
 
 
+def replace_topic(cluster: SandboxCluster, topic: str) -> None:
+    """Delete it, and create another one of its name."""
+    admin = admin_client(cluster)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    wait_until(lambda: topic not in admin.list_topics().topics, timeout_s=TIMEOUT_S, why=f"{topic} is gone")
+    admin.create_topics([NewTopic(topic, 1, config={"retention.ms": "-1"})])[topic].result(TIMEOUT_S)
+
+    def led() -> bool:
+        return any(p.leader >= 0 for p in admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions.values())
+
+    wait_until(led, timeout_s=TIMEOUT_S, why=f"{cluster.name} elects a leader of {topic}")
+
+
 def produce(
     cluster: SandboxCluster, topic: str, count: int, *, partition: int = 0, user: str = "admin", **config: str
 ) -> list[Record]:

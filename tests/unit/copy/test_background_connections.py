@@ -21,7 +21,7 @@ from mirror_core.kafka.connection import Connection
 from mirror_core.model.errors import AuthenticationFailed, Unreachable
 from mirror_core.model.names import ClusterName
 from tests.support.checked_threads import beside
-from tests.support.fake_metadata import answer_metadata
+from tests.support.fake_metadata import FETCH, NEWEST_FETCH, answer_metadata
 
 HANGS, WELL = 1, 2
 ENOUGH_S = 5.0
@@ -54,7 +54,8 @@ def test_who_takes_a_connection_and_answers_nothing_is_not_connected(addresses: 
         assert ahead.find_unconnected([WELL]) == {}
         assert list(ahead.find_unconnected([HANGS, WELL])) == [HANGS]
         assert not ahead.has_failed(HANGS), "not yet"
-        ahead.connect(WELL).close()
+        with closing(ahead.connect(WELL)) as connection:
+            assert connection.newest_versions == {FETCH: NEWEST_FETCH}
 
 
 def test_the_last_reason_is_told_while_the_next_attempt_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,6 +108,14 @@ def test_a_partition_that_one_broker_has_not_heard_of_yet_is_waited_for() -> Non
     assert replicator.state is CopyState.LOST
 
 
+def test_topic_ids_are_for_requests_where_a_cluster_has_them() -> None:
+    none = uuid.UUID(int=0)
+    replicator = PartitionReplicator(
+        PartitionAssignment(partition=PARTITION, source_topic_id=OLD.hex, destination_topic_id=none.hex)
+    )
+    assert (replicator.source_topic_id, replicator.destination_topic_id) == (OLD.bytes, b"")
+
+
 def test_where_topics_have_no_ids_a_partition_that_is_missing_is_gone() -> None:
     none = uuid.UUID(int=0)
     both = asking_of(Brokers("east", none), Brokers("west", none))
@@ -185,6 +193,8 @@ def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
     [
         (ErrorCode.not_leader_or_follower, True),
         (ErrorCode.fenced_leader_epoch, True),
+        (ErrorCode.unknown_topic_id, True),
+        (ErrorCode.inconsistent_topic_id, True),
         (ErrorCode.offset_out_of_range, False),
         (ErrorCode.unknown_server_error, False),
     ],
@@ -192,11 +202,15 @@ def test_of_a_partition_without_a_leader_the_truth_was_told() -> None:
 def test_a_fetch_that_no_leader_answers_was_misled(code: ErrorCode, misled: bool) -> None:
     one = routed()
     handle_fetch_error(one, code.value, ClusterSide(EAST, "mirror"))
-    assert one.misleading_cluster == (EAST if misled else None)
+    assert (one.state, one.misleading_cluster) == (CopyState.LOST, EAST if misled else None)
 
 
 @pytest.mark.parametrize(
-    ("code", "misled"), [(ErrorCode.not_leader_or_follower, True), (ErrorCode.not_enough_replicas, False)]
+    ("code", "misled"),
+    [
+        (ErrorCode.not_leader_or_follower, True),
+        (ErrorCode.not_enough_replicas, False),
+    ],
 )
 def test_so_was_a_produce(code: ErrorCode, misled: bool) -> None:
     one = routed()

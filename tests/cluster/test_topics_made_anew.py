@@ -1,0 +1,81 @@
+"""Topics that are deleted and made anew between two requests of a copying task: none is taken for the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.model.mirror import FailureKind
+from mirror_core.model.names import Partition
+from mirror_core.wire.fetch import FetchPosition, IsolationLevel
+from tests.drill.one_task import one_task
+from tests.support.data_errors import about_data
+from tests.support.kafka3_source import older_source
+from tests.support.kafka_clients import Pair, new_topic, produce, read_all, replace_topic
+from tests.support.mirrored_topics import new_mirror, replicate
+
+pytestmark = pytest.mark.cluster
+
+SEND_FETCH = FetchLink.send_fetch
+
+
+@contextmanager
+def before_fetch_at(monkeypatch: pytest.MonkeyPatch, offset: int, act: Callable[[], object]) -> Iterator[None]:
+    """Of the copying task: no Fetch is at the broker then."""
+    due = [act]
+
+    def send_fetch(
+        link: FetchLink, wanted: Iterable[FetchPosition], *, max_wait_ms: int, isolation: IsolationLevel
+    ) -> None:
+        positions = list(wanted)
+        if due and isolation is IsolationLevel.READ_COMMITTED and {item.offset for item in positions} == {offset}:
+            due.pop()()
+        SEND_FETCH(link, positions, max_wait_ms=max_wait_ms, isolation=isolation)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FetchLink, "send_fetch", send_fetch)
+        yield
+    assert not due, "the task has fetched"
+
+
+def check_new_source_topic(pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One broker, so both topics have leader epoch 0; the new one is filled beyond the position.
+
+    The task itself has copied something: otherwise it compares the logs before it copies on.
+    """
+    topic = new_topic(pair.east, retention_ms="-1")
+    partition, copied = Partition(topic, 0), produce(pair.east, topic, 100)
+    mirrored = new_mirror(pair, folder, topic)
+    mirrored.copy()
+    copied += produce(pair.east, topic, 20)
+
+    def replace() -> None:
+        replace_topic(pair.east, topic)
+        produce(pair.east, topic, 150)
+
+    with before_fetch_at(monkeypatch, 120, replace), one_task(mirrored, [partition], {partition: 150}) as task:
+        report = task.ends()
+    with about_data():
+        assert read_all(pair.west, topic) == copied, "nothing of the new topic"
+        assert [receipt.next for receipt in report.receipts] == [120]
+    assert [failure.kind for failure in report.failures] == [FailureKind.RECREATED]
+    assert set(replicate(mirrored.link).failed) == {partition}
+    assert mirrored.statuses[partition].kind is FailureKind.RECREATED
+
+
+def test_a_source_topic_made_anew_between_two_fetches_is_not_copied_on(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_new_source_topic(pair, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_topic_made_anew_on_an_older_source_is_not_copied_on(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with older_source(pair, tmp_path) as older:
+        check_new_source_topic(older, tmp_path, monkeypatch)
