@@ -3,13 +3,15 @@
 Theory of operation
 
 The destination's log end is the position; there is no other checkpoint. A batch keeps its offset, so the destination
-must append every batch exactly where the source has it. Three things guarantee that:
+must append every batch exactly where the source has it. Four things guarantee that:
 
 - Sequences. A batch carries the mirror's producer id and a sequence that follows from its offset. A broker refuses a
   batch that does not follow the last one, so a late request, or a second copier, cannot shift anything. While the
   leader has no producer state of ours, the first batch goes alone (`partition_progress.PartitionProgress`).
 - Base offsets. Each response's base offset is checked. After any error the outcome of batches in flight is unknown;
   the partition becomes LOST and is aligned again. Nothing is resent blindly.
+- Topic ids. Where brokers can, Fetch and Produce name topics by their assigned ids: one made anew is not taken for the
+  old one.
 - Gaps. Offsets without a record are filled by control markers, or used up by hidden records. Markers have no
   sequence, so they have an owner (`gap_ownership.GapClaim`), and a newcomer fences it by a higher coordinator epoch.
   A gap is a barrier: everything before it is acknowledged before it is filled, and it is full before the next batch

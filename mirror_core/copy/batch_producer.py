@@ -24,12 +24,12 @@ from mirror_core.model.text import format_count
 
 _REQUEST_BYTES: Final = 4 << 20
 _MAX_THROTTLE_S: Final = 3.0
-"""A broker that a quota keeps from reading for longer gets nothing: it would fill the buffers on the way."""
+"""A broker that is throttled for longer gets nothing: it would fill the buffers on the way."""
 _FULL_LINK_WAIT_S: Final = 0.2
 """For a broker with a full link; then batches wait in the queue. Slower brokers are not waited for."""
 _SINGLE_LINK_WAIT_S: Final = 1.0
 _RESPONSE_TIMEOUT_S: Final = 15.0
-"""Then another broker may lead. A leader that waits so long for replicas is found when its log is checked."""
+"""Then another broker may lead; one that waits for replicas is found when its log is checked."""
 
 InFlightBatch = tuple[PartitionReplicator, SentBatch]
 OutgoingBatch = tuple[PartitionReplicator, SentBatch, memoryview]
@@ -65,7 +65,9 @@ class BatchProducer:
             if not replicator.can_send:
                 continue  # what follows a refused batch would be refused or shifted
             partition = replicator.partition
-            row = ProduceBatch(partition.topic, partition.index, batch, (replicator, sent))
+            row = ProduceBatch(
+                partition.topic, partition.index, batch, (replicator, sent), replicator.destination_topic_id
+            )
             groups.setdefault(replicator.destination_broker, []).append(row)
         for broker, rows in groups.items():
             start = 0

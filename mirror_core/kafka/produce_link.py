@@ -7,7 +7,7 @@ import ssl
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from mirror_core.kafka.error_mapping import ErrorCode as E
 from mirror_core.kafka.sockets import to_frame
 from mirror_core.model.errors import RemoteFault
 from mirror_core.wire import produce
-from mirror_core.wire.fields import MalformedResponse
+from mirror_core.wire.fields import MalformedResponse, strip_response_header
 
 MIN_WINDOW_BYTES: Final = 4 << 20
 _WINDOW_ROUND_TRIPS: Final = 4
@@ -69,11 +69,14 @@ class ProduceBatch(NamedTuple, Generic[Tag]):
     partition: int
     batch: memoryview
     tag: Tag
+    topic_id: bytes = b""
 
 
 class _InFlightProduce(NamedTuple, Generic[Tag]):
     correlation: int
     tags: dict[tuple[str, int], Tag]
+    topics: dict[bytes, str]
+    """By id; empty for a Produce by name."""
     size: int
     response_size: int
     sent_at: float
@@ -103,19 +106,21 @@ class ProduceLink(Generic[Tag]):
         if not self.in_flight:
             self.connection.renew_session()
         correlation = self.connection.next_id()
-        parts = produce.encode_request(
-            [(row.topic, row.partition, row.batch) for row in rows],
-            correlation,
-            CLIENT_ID,
-            timeout_ms=REQUEST_TIMEOUT_MS,
-        )
+        topics = {row.topic_id: row.topic for row in rows} if self._can_use_ids(rows) else {}
+        if topics:
+            by_id = [(row.topic_id, row.partition, row.batch) for row in rows]
+            parts = produce.encode_request_by_id(by_id, correlation, CLIENT_ID, timeout_ms=REQUEST_TIMEOUT_MS)
+        else:
+            by_name = [(row.topic, row.partition, row.batch) for row in rows]
+            parts = produce.encode_request(by_name, correlation, CLIENT_ID, timeout_ms=REQUEST_TIMEOUT_MS)
         size = sum(len(row.batch) for row in rows)
-        topics = {row.topic for row in rows}
-        response_size = _RESPONSE_BYTES + _ROW_BYTES * len(rows) + sum(_TOPIC_BYTES + len(topic) for topic in topics)
+        names = {row.topic for row in rows}
+        response_size = _RESPONSE_BYTES + _ROW_BYTES * len(rows) + sum(_TOPIC_BYTES + len(name) for name in names)
         self.in_flight.append(
             _InFlightProduce(
                 correlation,
                 {(row.topic, row.partition): row.tag for row in rows},
+                topics,
                 size,
                 response_size,
                 time.monotonic(),
@@ -124,6 +129,10 @@ class ProduceLink(Generic[Tag]):
         self._in_flight_bytes += size
         self._responses_bytes += response_size
         self._unsent_bytes = self.connection.push(to_frame(parts), timeout_s)
+
+    def _can_use_ids(self, rows: Sequence[ProduceBatch[Tag]]) -> bool:
+        has_ids = all(row.topic_id for row in rows)
+        return has_ids and self.connection.newest_versions.get(produce.API_KEY, 0) >= produce.VERSION_BY_ID
 
     @property
     def has_unsent(self) -> bool:
@@ -178,7 +187,7 @@ class ProduceLink(Generic[Tag]):
 
     def _parse_response(self, frame: bytes) -> Iterator[tuple[Tag, produce.ProducedPartition]]:
         (correlation,) = struct.unpack_from(">i", frame)
-        expected, tags, size, response_size, sent_at = self.in_flight.popleft()
+        expected, tags, topics, size, response_size, sent_at = self.in_flight.popleft()
         if correlation != expected:
             raise RemoteFault(f"{self.connection.where}: Produce answer {correlation} where {expected} was due")
         self._in_flight_bytes -= size
@@ -187,9 +196,10 @@ class ProduceLink(Generic[Tag]):
         self.latency_s = self._response_at - sent_at
         self._window.record_ack(size, self._response_at)
         try:
-            self.throttle_s = produce.read_throttle_ms(memoryview(frame)[4:]) / 1000
+            rows, throttle_ms = _decode(strip_response_header(memoryview(frame), is_flexible=bool(topics)), topics)
+            self.throttle_s = throttle_ms / 1000
             self.total_throttle_s += self.throttle_s
-            for row in produce.decode_response(memoryview(frame)[4:]):
+            for row in rows:
                 tag = tags.pop((row.topic, row.partition), None)
                 if tag is None:
                     raise MalformedResponse(f"{row.topic}-{row.partition} was not in the request")
@@ -230,6 +240,12 @@ class ProduceLink(Generic[Tag]):
         return self._has_frame() or (isinstance(sock, ssl.SSLSocket) and sock.pending() > 0)
 
 
+def _decode(body: memoryview, topics: Mapping[bytes, str]) -> tuple[Iterable[produce.ProducedPartition], int]:
+    if topics:
+        return produce.decode_response_by_id(body, topics)
+    return produce.decode_response(body), produce.read_throttle_ms(body)
+
+
 class ProduceOutcome(Enum):
     APPENDED = "appended"
     RECHECK_LOG_END = "look again"
@@ -259,6 +275,7 @@ PRODUCE_OUTCOMES: Final[Mapping[E, tuple[ProduceOutcome, str]]] = MappingProxyTy
         E.not_leader_or_follower: (ProduceOutcome.RECHECK_LOG_END, ""),
         E.leader_not_available: (ProduceOutcome.RECHECK_LOG_END, ""),
         E.unknown_topic_or_partition: (ProduceOutcome.RECHECK_LOG_END, ""),
+        E.unknown_topic_id: (ProduceOutcome.RECHECK_LOG_END, ""),
         E.kafka_storage_error: (ProduceOutcome.RECHECK_LOG_END, ""),
         E.network_exception: (ProduceOutcome.RECHECK_LOG_END, ""),
         # Another filler wrote markers of a higher epoch.

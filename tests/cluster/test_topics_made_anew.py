@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from mirror_core.kafka.fetch_link import FetchLink
+from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink, Tag
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.wire.fetch import FetchPosition, IsolationLevel
@@ -20,7 +21,7 @@ from tests.support.mirrored_topics import new_mirror, replicate
 
 pytestmark = pytest.mark.cluster
 
-SEND_FETCH = FetchLink.send_fetch
+SEND_FETCH, SEND = FetchLink.send_fetch, ProduceLink.send
 
 
 @contextmanager
@@ -40,6 +41,21 @@ def before_fetch_at(monkeypatch: pytest.MonkeyPatch, offset: int, act: Callable[
         patched.setattr(FetchLink, "send_fetch", send_fetch)
         yield
     assert not due, "the task has fetched"
+
+
+@contextmanager
+def before_first_produce(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> Iterator[None]:
+    due = [act]
+
+    def send(link: ProduceLink[Tag], rows: Sequence[ProduceBatch[Tag]], timeout_s: float = 0.0) -> None:
+        if due:
+            due.pop()()
+        SEND(link, rows, timeout_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ProduceLink, "send", send)
+        yield
+    assert not due, "the task has produced"
 
 
 def check_new_source_topic(pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +95,24 @@ def test_a_topic_made_anew_on_an_older_source_is_not_copied_on(
 ) -> None:
     with older_source(pair, tmp_path) as older:
         check_new_source_topic(older, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("copied", [0, 100])
+def test_a_destination_topic_made_anew_before_a_produce_gets_nothing(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int
+) -> None:
+    """At offset 0 the batch would land where it belongs, in a topic that is not the mirror's."""
+    topic = new_topic(pair.east, retention_ms="-1")
+    partition = Partition(topic, 0)
+    produce(pair.east, topic, copied)
+    mirrored = new_mirror(pair, tmp_path, topic)
+    mirrored.copy()
+    produce(pair.east, topic, 30)
+    with (
+        before_first_produce(monkeypatch, lambda: replace_topic(pair.west, topic)),
+        one_task(mirrored, [partition], {partition: copied + 30}) as task,
+    ):
+        report = task.ends()
+    with about_data():
+        assert read_all(pair.west, topic) == [], "it is somebody else's topic"
+    assert [failure.kind for failure in report.failures] == [FailureKind.REPLACED]

@@ -11,6 +11,7 @@ import pytest
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.produce_link import MIN_WINDOW_BYTES, ProduceBatch, ProduceLink
 from mirror_core.kafka.sockets import Buffer
+from mirror_core.wire.produce import ProducedPartition
 
 
 class Swallowed(Connection):
@@ -19,12 +20,13 @@ class Swallowed(Connection):
     def __init__(self) -> None:
         self.round_trip_s = 0.0
         self.sent = 0
+        self.parts: Sequence[Buffer] = ()
 
     def next_id(self) -> int:
         return self.sent
 
     def push(self, parts: Sequence[Buffer], timeout_s: float) -> memoryview:
-        self.sent += 1
+        self.sent, self.parts = self.sent + 1, parts
         return memoryview(b"")
 
 
@@ -112,4 +114,29 @@ def test_a_broker_that_a_quota_keeps_from_reading_does_not_keep_silent(monkeypat
     connection.answer(1)
     assert list(link.read_responses()) == []
     assert (link.throttled_for_s, link.overdue_s) == (0.0, 0.0)
+    connection.close()
+
+
+@pytest.mark.parametrize(("newest", "topic_id", "version"), [(13, b"i" * 16, 13), (12, b"i" * 16, 8), (13, b"", 8)])
+def test_a_topic_is_produced_to_by_its_id_where_there_is_one(newest: int, topic_id: bytes, version: int) -> None:
+    connection = Answering()
+    connection.newest_versions = {0: newest}
+    link = ProduceLink[str](connection)
+    other = ProduceBatch("other", 0, memoryview(b"batch"), "other", b"o" * 16)
+    link.send([other, ProduceBatch("topic", 3, memoryview(b"batch"), "tag", topic_id)])
+    assert int.from_bytes(bytes(connection.parts[1])[2:4], "big") == version
+    connection.close()
+
+
+def test_a_response_by_id_is_read_with_the_throttle_time_before_its_tags() -> None:
+    connection = Answering()
+    connection.newest_versions = {0: 13}
+    link = ProduceLink[str](connection)
+    link.send([ProduceBatch("topic", 3, memoryview(b"batch"), "tag", b"i" * 16)])
+    row = struct.pack(">ihqqq", 3, 0, 70, -1, 0) + b"\1\0\0"
+    tags = b"\1\0\2ab"
+    body = tags + b"\2" + b"i" * 16 + b"\2" + row + b"\0" + struct.pack(">i", 2_000) + tags
+    connection.broker.sendall(struct.pack(">ii", 4 + len(body), 0) + body)
+    assert list(link.read_responses()) == [("tag", ProducedPartition("topic", 3, 0, 70, ""))]
+    assert (link.throttle_s, len(link.in_flight)) == (2.0, 0)
     connection.close()

@@ -209,6 +209,7 @@ def test_a_fetch_that_no_leader_answers_was_misled(code: ErrorCode, misled: bool
     ("code", "misled"),
     [
         (ErrorCode.not_leader_or_follower, True),
+        (ErrorCode.unknown_topic_id, True),
         (ErrorCode.not_enough_replicas, False),
     ],
 )
