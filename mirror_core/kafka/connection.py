@@ -284,7 +284,7 @@ class Connection:
         self._round_trips += 1
 
     def measure_round_trip(self) -> None:
-        """Several: a proxy's own connect or a busy broker distorts single ones."""
+        """Several: a proxy or a busy broker distorts single ones."""
         while self._round_trips < _ROUND_TRIP_SAMPLES:
             self.call(_BROKERS_ONLY_REQUEST, MetadataResponse)
 
@@ -293,7 +293,7 @@ class Connection:
         self.newest_versions = {int(row.api_key): int(row.max_version) for row in response.api_keys}
 
     def set_timeout(self, seconds: float) -> None:
-        """Enforced by the kernel where possible, which saves system calls."""
+        """By the kernel where possible: saves system calls."""
         self.timeout_s = self._receive_s = seconds
         if isinstance(self.sock, ssl.SSLSocket):
             self.sock.settimeout(seconds)

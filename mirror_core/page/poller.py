@@ -1,4 +1,4 @@
-"""Polls the clusters once for all open pages: an unreachable one delays no page."""
+"""Polls clusters once for all open pages: an unreachable one delays none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from mirror_core.sync.mirror_sync import preview_sync
 
 T = TypeVar("T")
 IDLE_TIMEOUT_S: Final = 15.0
-"""Polling ends when no request came for so long."""
+"""Polling ends when nobody asked for so long."""
 
 
 class BackgroundPoller(Generic[T]):
@@ -112,7 +112,7 @@ POLL_INTERVAL_S: Final = 2.0
 ASSESSMENT_INTERVAL_S: Final = 30.0
 """Plans and drift need many more requests."""
 MAX_PARALLEL_MIRRORS: Final = 4
-"""Per pair of clusters: an unreachable one does not delay the others."""
+"""Per pair of clusters: an unreachable one delays no other."""
 MAX_SAMPLES: Final = 1800
 """One hour at two seconds."""
 MirrorRoute = tuple[ClusterName, ClusterName]
