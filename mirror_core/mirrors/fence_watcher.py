@@ -305,7 +305,7 @@ def _apply_fence(link: MirrorLink, writer: StateWriter, pending_fence: PendingFe
                 return None
         ends = (check_stillness if by_command else wait_until_still)(source, statuses)
         parted = pending_fence.add_since_offsets(list_since_offsets(link, writer.state, source, pending_fence, ends))
-        parted = with_uncopied(link, source, parted, statuses)
+        parted = with_uncopied(link, writer, source, parted, statuses)
         updated = mark_applied(parted, ends, writer.now_ms(), by_command=by_command)
         if pending_fence.applied_at_ms is not None:
             updated = replace(updated, restored=_make_restoration(link, writer.now_ms()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -43,7 +43,7 @@ from mirror_core.kafka.log_reader import LogReader
 from mirror_core.kafka.transactions import list_open_transactions
 from mirror_core.model.acl import Acl, AclPurpose, Resource
 from mirror_core.model.config_sections import WriteBarrier
-from mirror_core.model.errors import ConnectionRejected, MirrorError, Unreachable
+from mirror_core.model.errors import ConnectionRejected, LostOwnership, MirrorError, Unreachable
 from mirror_core.model.findings import Finding
 from mirror_core.model.logs import get_logger
 from mirror_core.model.mirror import Mirror, PartitionStatus
@@ -103,16 +103,28 @@ def observe_fence(
 
 
 def with_uncopied(
-    link: MirrorLink, source: ClusterClient, pending_fence: PendingFence, recorded: Container[Partition]
+    link: MirrorLink,
+    log: JournalLog,
+    source: ClusterClient,
+    pending_fence: PendingFence,
+    recorded: Collection[Partition],
+    *,
+    before_deny: Callable[[Collection[Acl]], None] = lambda acls: None,
 ) -> PendingFence:
+    """Also fences topics without copy."""
     if pending_fence.uncopied is not None:
         return pending_fence
     try:
         topics = list_mirror_topics(link, source)
         partitions = [Partition(name, i) for name, view in topics.items() for i in view.partitions]
         uncopied = sorted(p for p in partitions if p not in recorded)
+        if without_copy := {p.topic for p in uncopied} - {p.topic for p in recorded}:
+            deny_all_writers(link, log, source, without_copy, before_deny=before_deny)
+            wait_until_still(source, uncopied)
         points = (OffsetPoint.START, OffsetPoint.LOG_END) if uncopied else ()
         found = [list_known_offsets(source, uncopied, point) for point in points]
+    except LostOwnership:
+        raise
     except MirrorError:  # never in the way of a fence
         return pending_fence
     rows = ((p, [offsets[p] for offsets in found if p in offsets]) for p in uncopied)

@@ -177,7 +177,7 @@ class ClusterPoller:
         return poller.get_latest()
 
     def get_readiness(self, mirror: Mirror) -> MirrorAssessment | None:
-        """Without drift and failback. Mirrors of one pair of clusters are assessed one after the other."""
+        """Without drift and failback. Mirrors of one pair of clusters are assessed in turn."""
         route = mirror.source, mirror.destination
         with self._lock:
             poller = self._readiness_pollers.setdefault(

@@ -249,7 +249,7 @@ class TailSteps(StepContext):
                 trouble=None,
             )
         if updated.applied_at_ms is not None:
-            updated = with_uncopied(self.link, old, updated, self.statuses())
+            updated = with_uncopied(self.link, self.writer, old, updated, self.statuses())
         if updated != pending_fence:
             self.writer.put(updated)
 

@@ -175,7 +175,9 @@ def apply_fence(
             pending_fence = pending_fence.add_since_offsets(
                 list_since_offsets(context.link, context.writer.state, source, pending_fence, ends)
             )
-            pending_fence = with_uncopied(context.link, source, pending_fence, context.statuses())
+            pending_fence = with_uncopied(
+                context.link, context.writer, source, pending_fence, context.statuses(), before_deny=lift_file
+            )
     except LostOwnership:
         raise
     except MirrorError as error:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import NewPartitions
 
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.names import Partition
@@ -21,9 +22,10 @@ from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import suspended
 from tests.support.cluster_admin import as_admin
 from tests.support.failback_runs import content, failback_of, failed_over, go_home
-from tests.support.failover_runs import app_topic
+from tests.support.failover_runs import app_topic, denied
 from tests.support.kafka_clients import TIMEOUT_S, Pair, admin_client, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
+from tests.support.pending_fences import stood
 from tests.support.saved_tails import saved_rows
 from tests.support.topic_equality import assert_same
 from tests.support.unplanned_runs import begin as give_up
@@ -181,3 +183,31 @@ def test_a_topic_that_either_side_made_on_its_own_forbids_the_way_home_before_an
     with pytest.raises(Refused):
         failback.begin(decision.plan.hash)
     assert (len(read_all(pair.east, strange)), len(read_all(pair.west, strange))) == (5, 7)
+
+
+def test_a_topic_that_only_the_source_had_when_it_died_is_closed_there_until_applications_are_home(
+    pair: Pair, tmp_path: Path
+) -> None:
+    prefix = f"t-{secrets.token_hex(4)}-"
+    topic = app_topic(pair, prefix=prefix)
+    mirrored = new_mirror(pair, tmp_path, f"{prefix}.*")
+    produce(pair.east, topic, 20)
+    mirrored.copy()
+    late = app_topic(pair, prefix=prefix)
+    produce(pair.east, late, 5)
+    with suspended(pair.east):
+        mirrored.failover.drive(give_up(mirrored.failover).id)
+    wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="the source is back, and fenced")
+    assert {name: denied(pair.east, name) for name in (topic, late)} == {topic: True, late: True}
+    fence = mirrored.state.pending_fences[mirrored.name]
+    assert fence.uncopied_offsets == {Partition(late, 0): 5}
+    assert stood(check_fence(mirrored.link)), "nothing of it is lacking"
+
+    failback = failback_of(mirrored)
+    run = failback.begin(failback.plan().hash)
+    failback.drive(run.id)
+    assert denied(pair.east, topic)
+    go_home(failback, run.id)
+    assert {name: denied(pair.east, name) for name in (topic, late)} == {topic: False, late: False}
+    mirrored.copy()
+    assert_same(pair, [topic, late])

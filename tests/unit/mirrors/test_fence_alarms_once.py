@@ -52,7 +52,7 @@ class World:
             "deny_all_writers": self._keep_out,
             "wait_until_still": lambda *asked: {P: Offset(100)},
             "list_since_offsets": lambda *asked: {},
-            "with_uncopied": lambda link, source, fence, recorded: fence,
+            "with_uncopied": lambda link, log, source, fence, recorded: fence,
             "copy_announcement": lambda *asked: None,
             "read_active_cluster": lambda *asked: None,
         }.items():

@@ -361,7 +361,7 @@ def test_a_promotion_that_goes_on_has_its_source_closed_once_more(
     monkeypatch.setattr(fence_recheck, "is_past_no_return", lambda state, run: True)
     monkeypatch.setattr(fence_recheck, "list_known_offsets", lambda *asked: {Partition("orders", 0): Offset(end)})
     monkeypatch.setattr(fence_recheck, "list_since_offsets", lambda *asked: {})
-    monkeypatch.setattr(fence_recheck, "with_uncopied", lambda link, source, fence, recorded: fence)
+    monkeypatch.setattr(fence_recheck, "with_uncopied", lambda link, log, source, fence, recorded, before_deny: fence)
     monkeypatch.setattr(fence_recheck, "check_stillness", lambda *asked: {Partition("orders", 0): Offset(end)})
     monkeypatch.setattr(fence_recheck, "deny_all_writers", lambda *a, **k: AuthorizerOff("rules itself"))
     found = reapply_fence(acts, TOPICS, [Partition("orders", 0)])

@@ -52,7 +52,7 @@ def test_a_fence_stands_only_where_something_keeps_writers_out(
     monkeypatch.setattr(
         divergent_tail_steps, "forget_lift", lambda cluster, mirror, _: forgotten.append((cluster, mirror))
     )
-    monkeypatch.setattr(divergent_tail_steps, "with_uncopied", lambda link, old, fence, recorded: fence)
+    monkeypatch.setattr(divergent_tail_steps, "with_uncopied", lambda link, log, old, fence, recorded: fence)
     steps = TailSteps(link, nothing, writer, nothing)
     fence = VerifiedFence(authorizer=authorizer, command=command, still_s=1.0, ends={A0: Offset(7)})
     steps._record_fence(nothing, fence)
