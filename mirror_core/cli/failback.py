@@ -274,8 +274,8 @@ def abort(
 def format_discard_question(discarded: int | None, old_source: str) -> str:
     if discarded == 0:
         return f"fail back; nothing of {old_source} has to be discarded"
-    count = "an unknown number of records" if discarded is None else format_count(discarded, "record")
-    return f"save {count} that only {old_source} has, then discard them there"
+    count = "an unknown number of offsets" if discarded is None else format_count(discarded, "offset")
+    return f"save the records of {count} that only {old_source} has, then discard them there"
 
 
 def _make_set_failback(
@@ -354,6 +354,8 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     print_line_or_continue("", err=as_json)
     mirror = failback.link.mirror
     rows = [("saved", format_saved(saved, folders, source)), *_list_effects(run.plan, mirror)]
+    if saved is not None and saved < (run.plan.discarded or 0):
+        rows.insert(1, ("of", str(Finding("offsets_without_record", source, offsets=run.plan.discarded))))
     for line in format_block([*rows, ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
     deleted = list_topics(run.plan, FailbackStrategy.RECREATE)

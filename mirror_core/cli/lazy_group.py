@@ -79,7 +79,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = MappingProxyType(
             "salvage_app",
             "Records that were saved from a divergent tail.",
             EMERGENCY,
-            "mirrorbook salvage replay evidence/run-ID/salvage --cluster west --to orders=orders",
+            "mirrorbook salvage replay evidence/run-ID/salvage --config replay.yaml --cluster west --to orders=orders",
         ),
         "guard": LazyCommand(
             "mirror_core.cli.cluster",

@@ -21,7 +21,7 @@ from mirror_core.model.text import format_count, format_elapsed
 def list_costs(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
     forecast = plan.forecast if isinstance(plan.forecast, PlanForecast) else None
     if plan.kind is RunKind.FAILBACK:
-        yield "saved, then discarded", f"{_format_records(plan.discarded)} that only {mirror.source} has"
+        yield "saved, then discarded", f"{_format_discarded(plan.discarded)} that only {mirror.source} has"
         yield from list_recreated(plan, mirror)
         yield "without writes", "0 s now; the failover home has a plan and a question of its own"
     else:
@@ -112,7 +112,9 @@ def _format_read_again(plan: Plan, forecast: PlanForecast | None, mirror: Mirror
         return "; ".join([*uncounted_texts, *([f"others: up to {format_count(most, 'record')}"] if most else [])])
     if not forecast.reread_offsets:
         return str(find_no_reread(plan, mirror))
-    return f"up to {format_count(most, 'record')} by consumer groups" if most else "nothing"
+    if most:
+        return f"up to {format_count(most, 'record')} by consumer groups"
+    return str(Finding("reread_by_stopped", mirror.source)) if plan.mode is RunMode.PLANNED else "nothing"
 
 
 def find_no_reread(plan: Plan, mirror: Mirror) -> Finding:
@@ -136,8 +138,8 @@ def _list_uncounted(forecast: PlanForecast, destination: ClusterName) -> Iterato
         yield Finding("reread_by_uncommitted", destination, groups=uncommitted)
 
 
-def _format_records(count: int | None) -> str:
-    return "an unknown number of offsets" if count is None else format_count(count, "record")
+def _format_discarded(count: int | None) -> str:
+    return "an unknown number of offsets" if count is None else f"the records of {format_count(count, 'offset')}"
 
 
 def print_costs(plan: Plan, mirror: Mirror, *, err: bool = False) -> None:

@@ -185,7 +185,7 @@ def test_an_old_source_that_takes_writes_is_told_first_with_its_number_and_what_
     returned = make_returned(can_fence=can_fence)
     lines = list_lines(MOVED, returned)
     assert " ".join(lines).startswith(str(returned))
-    assert "392 records" in str(returned)
+    assert "392 offsets" in str(returned)
     watch = "mirrorbook mirror watch orders"
     assert list_commands(lines) == ([f"{watch} --once", watch] if can_fence else ["mirrorbook failback plan orders"])
 

@@ -152,7 +152,7 @@ def test_a_run_that_nobody_conducts_is_not_called_running(
 def test_a_failback_that_discards_nothing_does_not_ask_to_discard() -> None:
     east = ClusterName("east")
     assert "discard them" not in format_discard_question(0, east)
-    assert "3 records" in format_discard_question(3, east)
+    assert "3 offsets" in format_discard_question(3, east)
     assert "unknown" in format_discard_question(None, east)
 
 

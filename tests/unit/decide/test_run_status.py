@@ -315,7 +315,7 @@ def test_after_a_failback_what_was_saved_is_named_with_the_command_that_writes_i
     evidence: StepEvidence = {"records": records, "folder": "/evidence/salvage"}
     steps = [replace(step, evidence=evidence if step.step == "salvage" else {}) for step in steps]
     text = said(a_run(RunKind.FAILBACK, RunMode.PLANNED, RunState.DONE), steps)
-    assert ("`mirrorbook salvage replay /evidence/salvage" in text) is bool(records)
+    assert ("`mirrorbook salvage replay /evidence/salvage --config" in text) is bool(records)
 
 
 @pytest.mark.parametrize("strategy", FailbackStrategy)
