@@ -385,21 +385,21 @@ class Replication:
         self.results.count_early_deletions(lease, planner.destination_starts)
 
     def _plan(self, planner: Planner, lease: HeldLease, until_s: float | None = None) -> CopyPlan:
-        self._begin_copies(lease)
+        self._handle_replaced_copies(lease)
         self.results.record_alignment(lease)
         plan = partial(planner.plan, lease.state, all_ends=self.options.until_caught_up)
         work = self._keepalive.run_renewing(lease, plan, until_s)
         if work.changes:
             lease.put(*work.changes)
-        self._begin_copies(lease)  # also with what was aligned, which the source monitor compares with
+        self._handle_replaced_copies(lease)  # also with what was aligned, which the source monitor compares with
         self.results.count_states(lease)
         self._watch.apply_plan(lease)
         self.results.apply_plan(work, newest_epoch=self._epoch_number)
         return work
 
-    def _begin_copies(self, lease: HeldLease) -> None:
-        if partitions := self._watch.begin_copies(lease, self._epoch_number):
-            self.results.begin_copies(partitions)
+    def _handle_replaced_copies(self, lease: HeldLease) -> None:
+        if partitions := self._watch.update_recorded(lease, self._epoch_number):
+            self.results.forget_copies(partitions)
             if self.options.progress:
                 self.options.progress.forget(partitions)
 

@@ -153,7 +153,7 @@ class EpochResults:
         """A report may be about the copy before a recovery."""
         return epoch > self._recovered_after.get(partition, 0) and self.copies.includes(partition, epoch)
 
-    def begin_copies(self, partitions: Collection[Partition]) -> None:
+    def forget_copies(self, partitions: Collection[Partition]) -> None:
         self.claim_board.forget(partitions)
         self._trimmed_ranges = {t: None for t in self._trimmed_ranges if t.partition not in partitions}
         self._aligned = {p: alignment for p, alignment in self._aligned.items() if p not in partitions}

@@ -281,9 +281,9 @@ class ObservedSource:
         return sum(max(0, ends[p] - known_ends[p].end) for p in select_application_partitions(observed))
 
     def set_recorded(
-        self, recorded: Mapping[Partition, PartitionStatus], copied_anew: frozenset[Partition] = frozenset()
+        self, recorded: Mapping[Partition, PartitionStatus], replaced: frozenset[Partition] = frozenset()
     ) -> None:
-        self.recovery_points.forget(copied_anew)
+        self.recovery_points.forget(replaced)
         self.recorded = recorded
         self.unrecorded -= recorded.keys()
         agreed_epochs = {p: status.source_epoch for p, status in recorded.items() if status.source_epoch is not None}
@@ -398,7 +398,7 @@ class ObservedSource:
                 yield index, epoch
 
 
-def find_copied_anew(
+def find_replaced_copies(
     before: Mapping[Partition, PartitionStatus], now: Mapping[Partition, PartitionStatus]
 ) -> frozenset[Partition]:
     """By their topic ids; or without a record."""

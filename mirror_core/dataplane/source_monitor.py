@@ -17,7 +17,7 @@ from mirror_core.dataplane.heartbeat_writer import HeartbeatWriter
 from mirror_core.dataplane.observed_source import (
     ObservedSource,
     TransactionKey,
-    find_copied_anew,
+    find_replaced_copies,
     restore_observed,
 )
 from mirror_core.dataplane.progress import ReportedEnds
@@ -130,7 +130,7 @@ class SourceMonitor:
             target=self._run_confirmations, name="broker-confirmations", daemon=True
         )
         self._recorded = dict(recorded)
-        self._copied_anew = frozenset[Partition]()
+        self._replaced = frozenset[Partition]()
         self._list_transactions_at = 0.0
         self._list_topics_at = 0.0
         self._requested_filters: NameFilters | None = None
@@ -149,11 +149,11 @@ class SourceMonitor:
         self._link = replace(self._link, mirror=mirror)
 
     def set_recorded(
-        self, recorded: Mapping[Partition, PartitionStatus], copied_anew: frozenset[Partition] = frozenset()
+        self, recorded: Mapping[Partition, PartitionStatus], replaced: frozenset[Partition] = frozenset()
     ) -> None:
         with self._lock:
             self._recorded = dict(recorded)
-            self._copied_anew |= copied_anew
+            self._replaced |= replaced
 
     def pop_observation(self) -> SourceObservation | None:
         with self._lock:
@@ -180,8 +180,8 @@ class SourceMonitor:
     ) -> SourceObservation:
         observed_source = self._observed
         with self._lock:
-            recorded, copied_anew, self._copied_anew = self._recorded, self._copied_anew, frozenset()
-        observed_source.set_recorded(recorded, copied_anew)
+            recorded, replaced, self._replaced = self._recorded, self._replaced, frozenset()
+        observed_source.set_recorded(recorded, replaced)
         self._confirm(confirmation_s)
         self._confirmations.apply()
         described = self._describe(source)
@@ -481,13 +481,13 @@ class SourceWatch:
         name = self._link.mirror.name
         self.monitor.set_mirror(lease.state.mirrors.get(name, self._link.mirror))
 
-    def begin_copies(self, lease: HeldLease, newest_epoch: int) -> frozenset[Partition]:
+    def update_recorded(self, lease: HeldLease, newest_epoch: int) -> frozenset[Partition]:
         recorded = dict(lease.state.partitions.get(self._link.mirror.name, {}))
-        copied_anew, self._recorded = find_copied_anew(self._recorded, recorded), recorded
-        self._copies.begin(copied_anew, newest_epoch)
-        self.reported_ends.forget(copied_anew)
-        self.monitor.set_recorded(recorded, copied_anew)
-        return copied_anew
+        replaced, self._recorded = find_replaced_copies(self._recorded, recorded), recorded
+        self._copies.begin(replaced, newest_epoch)
+        self.reported_ends.forget(replaced)
+        self.monitor.set_recorded(recorded, replaced)
+        return replaced
 
     def start(self) -> None:
         self.heartbeat_writer.start()

@@ -35,7 +35,9 @@ class ConsistencyGroup:
 
 def list_completeness_figures(snapshot: MirrorSnapshot) -> FigureItems:
     positions = list_known_positions(snapshot)
-    uncopied_reasons = {p: loss.uncopied_reason for p, loss in snapshot.loss.uncopied.items() if loss.uncopied_reason}
+    uncopied_reasons = {
+        p: loss.uncopied_reason for p, loss in snapshot.loss.uncopied_losses.items() if loss.uncopied_reason
+    }
     yield from list_group_completeness(
         find_consistency_groups(
             snapshot.consistency_groups, snapshot.statuses, snapshot.source_observation, positions, uncopied_reasons

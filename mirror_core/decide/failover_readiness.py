@@ -179,7 +179,7 @@ def forecast_unplanned(
     bound = snapshot.loss
     # Behind a fence all was drained, but for what is not copied any more.
     losses = bound.application_losses
-    lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied} if snapshot.is_drained else losses.keys()
+    lacking = losses.keys() & {*list_failed(snapshot), *bound.uncopied_losses} if snapshot.is_drained else losses.keys()
     counted = [losses[p] for p in lacking]
     known_missing = [partition_loss.missing for partition_loss in counted if partition_loss.missing is not None]
     missing_now = _count_missing_now(full_snapshot)

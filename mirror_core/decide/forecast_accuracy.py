@@ -172,7 +172,7 @@ def select_given_up(snapshot: MirrorSnapshot) -> Mapping[Partition, PartitionLos
     if can_lose(snapshot):
         return losses
     # A plan to drain is refused for what has no copy at all.
-    lacking = snapshot.loss.uncopied if snapshot.is_drained else snapshot.early_deletions
+    lacking = snapshot.loss.uncopied_losses if snapshot.is_drained else snapshot.early_deletions
     return {p: losses[p] for p in losses.keys() & {*list_failed(snapshot), *lacking}}
 
 
@@ -223,7 +223,7 @@ class LossCount(NamedTuple):
     offsets: int | None
     basis: str
     least: int | None = None
-    uncopied: tuple[str, ...] | None = None
+    uncopied_texts: tuple[str, ...] | None = None
 
     def add_uncounted(self, what: str) -> LossCount:
         known = self.basis if self.offsets is None else f"at least {self.offsets:,}, {self.basis}"
@@ -262,11 +262,11 @@ def add_left_behind(lost: LossCount, left_behind: Collection[Partition]) -> Loss
 def add_uncopied(
     lost: LossCount, losses: Mapping[Partition, PartitionLoss], pending_fence: PendingFence | None
 ) -> LossCount:
-    uncopied = {p: loss for p, loss in losses.items() if loss.uncopied_reason}
+    uncopied_losses = {p: loss for p, loss in losses.items() if loss.uncopied_reason}
     is_fenced = pending_fence is not None and pending_fence.applied_at_ms is not None
     has_fence_listing = pending_fence is not None and pending_fence.uncopied is not None
     counted_ends = pending_fence.uncopied_offsets if pending_fence else {}
-    uncounted = sorted(p for p in uncopied if counted_ends.get(p) is None)
+    uncounted = sorted(p for p in uncopied_losses if counted_ends.get(p) is None)
     if is_fenced and not has_fence_listing:
         lost = lost.add_uncounted("not counted: topics and partitions that were created after the last listing")
     if uncounted:
@@ -274,10 +274,10 @@ def add_uncopied(
     if lost.offsets is None and lost.least is None:
         return lost
     if has_fence_listing:
-        lost = lost._replace(uncopied=tuple(format_losses(uncopied, dated=False)[:MAX_RECORDED_NAMES]))
+        lost = lost._replace(uncopied_texts=tuple(format_losses(uncopied_losses, dated=False)[:MAX_RECORDED_NAMES]))
     if lost.offsets is None:
-        return lost.add_least(uncopied.values())
-    return lost._replace(offsets=lost.offsets + (sum_missing(uncopied.values()) or 0))
+        return lost.add_least(uncopied_losses.values())
+    return lost._replace(offsets=lost.offsets + (sum_missing(uncopied_losses.values()) or 0))
 
 
 def make_unseen_count(source: str, reason: str) -> LossCount:
@@ -324,19 +324,19 @@ def compute_last_losses(
     return {p: loss for p, loss in losses.items() if found.get(p) != 0 or p in statuses}
 
 
-class UncopiedRecords(NamedTuple):
+class UncopiedTexts(NamedTuple):
     """What only the old source has, or may have, in sentences."""
 
     known: tuple[str, ...]
     unknown: tuple[str, ...]
 
 
-def list_uncopied_records(
+def explain_uncopied_records(
     mirror: Mirror,
     pending_fence: PendingFence,
     statuses: Mapping[Partition, PartitionStatus],
     observation: SourceObservation | None,
-) -> UncopiedRecords:
+) -> UncopiedTexts:
     losses = compute_last_losses(mirror, statuses, observation, pending_fence)
     lacking = {p: loss for p, loss in losses.items() if loss.has_no_copy and loss.missing != 0}
     late_ranges, unknown = find_not_copied(pending_fence, _select_copied(statuses, lacking))
@@ -352,15 +352,15 @@ def list_uncopied_records(
             partitions=format_losses(lacking, dated=False),
         )
         known.append(str(finding))
-    return UncopiedRecords(
+    return UncopiedTexts(
         tuple(known), (str(Finding("left_behind_unknown", mirror.source, partitions=unknown)),) if unknown else ()
     )
 
 
 def _select_copied(
-    statuses: Mapping[Partition, PartitionStatus], uncopied: Container[Partition]
+    statuses: Mapping[Partition, PartitionStatus], uncopied_partitions: Container[Partition]
 ) -> dict[Partition, PartitionStatus]:
-    return {p: statuses[p] for p in select_application_partitions(statuses) if p not in uncopied}
+    return {p: statuses[p] for p in select_application_partitions(statuses) if p not in uncopied_partitions}
 
 
 def count_lost_unplanned(

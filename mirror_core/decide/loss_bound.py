@@ -69,13 +69,15 @@ class LossBound:
         return max(copied_losses, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
 
     @property
-    def uncopied(self) -> Mapping[Partition, PartitionLoss]:
+    def uncopied_losses(self) -> Mapping[Partition, PartitionLoss]:
         return {p: loss for p, loss in self.application_losses.items() if loss.uncopied_reason}
 
     @property
     def without_copy(self) -> Mapping[Partition, PartitionLoss]:
         """Uncopied ones but for those that lack their beginning only."""
-        return {p: loss for p, loss in self.uncopied.items() if loss.uncopied_reason is not UncopiedReason.DELETED}
+        return {
+            p: loss for p, loss in self.uncopied_losses.items() if loss.uncopied_reason is not UncopiedReason.DELETED
+        }
 
     def group_whole_topics(self) -> dict[str, list[PartitionLoss]]:
         """Topics of which the destination has nothing."""
@@ -356,7 +358,7 @@ def count_unknown(losses: Iterable[PartitionLoss]) -> int:
 
 
 def list_uncopied_figures(bound: LossBound) -> FigureItems:
-    rows = sorted(bound.uncopied.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
+    rows = sorted(bound.uncopied_losses.items(), key=lambda row: (-(row[1].missing or 0), row[0]))
     if not rows:
         yield FigureKey.UNCOPIED_PARTITIONS, None if bound.topics_listed_s is None else 0
         return
@@ -402,8 +404,8 @@ def list_cut_figures(bound: LossBound, observation: SourceObservation | None, no
 
 
 def format_uncopied(bound: LossBound) -> str:
-    if bound.uncopied:
-        losses = bound.uncopied
+    if bound.uncopied_losses:
+        losses = bound.uncopied_losses
         offsets, unknown = sum_missing(losses.values()), count_unknown(losses.values())
         partitions = format_losses(losses)
         return str(Finding("uncopied", count=len(losses), offsets=offsets, unknown=unknown, partitions=partitions))

@@ -270,13 +270,13 @@ def decide_loss(run: Run) -> RunLoss:
 
 
 def find_uncounted_loss(plan: Plan) -> UncountedLoss:
-    uncopied = next((w.values for w in plan.warnings if w.code == "partitions_uncopied"), {})
+    uncopied_values = next((w.values for w in plan.warnings if w.code == "partitions_uncopied"), {})
     unknown = _to_count(plan.figures.get(FigureKey.LOST_UNKNOWN_PARTITIONS))
     is_counted = isinstance(plan.forecast, PlanForecast) and plan.forecast.lost_offsets is not None
     return UncountedLoss(
-        unknown_topics=_to_names(uncopied.get("unknown_topics")),
-        counted_topics=_to_names(uncopied.get("counted_topics")),
-        unknown_partitions=unknown - _to_count(uncopied.get("unknown_in_topics")) if is_counted else 0,
+        unknown_topics=_to_names(uncopied_values.get("unknown_topics")),
+        counted_topics=_to_names(uncopied_values.get("counted_topics")),
+        unknown_partitions=unknown - _to_count(uncopied_values.get("unknown_in_topics")) if is_counted else 0,
         unlisted=_format_unlisted(plan),
     )
 

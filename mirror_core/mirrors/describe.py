@@ -315,9 +315,9 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         ),
         DescribedFact(
             FactKey.UNCOPIED,
-            None if loss_estimate.topics_listed_s is None else tuple(map(str, sorted(loss_estimate.uncopied))),
+            None if loss_estimate.topics_listed_s is None else tuple(map(str, sorted(loss_estimate.uncopied_losses))),
             format_uncopied(loss_estimate),
-            is_normal=not loss_estimate.uncopied,
+            is_normal=not loss_estimate.uncopied_losses,
         ),
         DescribedFact(
             FactKey.MISSING_OFFSETS,

@@ -138,12 +138,12 @@ class SourceObservation:
             ),
         )
 
-    def limit_to_copies(self, statuses: Mapping[Partition, PartitionStatus]) -> SourceObservation:
+    def without_other_topics(self, statuses: Mapping[Partition, PartitionStatus]) -> SourceObservation:
         """Without what is of other topics. Records without ids count unless `ObservedTopic.id` says that it is new."""
         recorded = dict[str, dict[int, tuple[str, str]]]()
         for p, status in statuses.items():
             recorded.setdefault(p.topic, {})[p.index] = shorten_ids(status)
-        topics = tuple(_limit_to_copies(topic, recorded.get(topic.topic, {})) for topic in self.topics)
+        topics = tuple(_drop_other_copies(topic, recorded.get(topic.topic, {})) for topic in self.topics)
         return replace(self, topics=topics)
 
     def get_recovery_points(self) -> Iterator[tuple[Partition, ObservedEnd]]:
@@ -184,7 +184,7 @@ def shorten_ids(status: PartitionStatus) -> tuple[str, str]:
     return status.source_topic_id[:_ID_DIGITS], status.destination_topic_id[:_ID_DIGITS]
 
 
-def _limit_to_copies(topic: ObservedTopic, recorded: Mapping[int, tuple[str, str]]) -> ObservedTopic:
+def _drop_other_copies(topic: ObservedTopic, recorded: Mapping[int, tuple[str, str]]) -> ObservedTopic:
     indexes = range(len(topic.ends))
     if topic.copy_ids is None:
         others = {index for index in indexes if index not in recorded}

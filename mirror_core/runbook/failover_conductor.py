@@ -17,7 +17,7 @@ from mirror_core.decide.failover_scope import (
     find_never_complete,
     list_leavable,
 )
-from mirror_core.decide.forecast_accuracy import list_uncopied_records
+from mirror_core.decide.forecast_accuracy import explain_uncopied_records
 from mirror_core.decide.mirror_snapshot import MirrorSnapshot
 from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import list_standstill_steps
@@ -332,7 +332,7 @@ def format_refused_losses(state: State, run: Run) -> tuple[str, ...]:
     returned, pending_fence = load_checkpoint(state, run.id, "promote", SourceReturned), state.pending_fences.get(name)
     if returned is not None and pending_fence is not None:
         reported = replace(pending_fence, log_ends=returned.log_ends, applied_at_ms=pending_fence.applied_at_ms or 0)
-        records = list_uncopied_records(mirror, reported, statuses, state.find_observation(name))
+        records = explain_uncopied_records(mirror, reported, statuses, state.find_observation(name))
         lines += [*records.known, *records.unknown]
     return tuple(lines)
 

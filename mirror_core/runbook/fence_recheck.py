@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirror_core.decide.fence_state import count_offsets
-from mirror_core.decide.forecast_accuracy import LossCount, find_not_copied, list_uncopied_records
+from mirror_core.decide.forecast_accuracy import LossCount, explain_uncopied_records, find_not_copied
 from mirror_core.decide.mirror_snapshot import join_limited
 from mirror_core.decide.source_probe import SourceReply, explain_doubt, find_contradictions, format_ways_on
 from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls, describe_acls_on_each_broker
@@ -300,7 +300,7 @@ def refuse_uncopied_records(context: StepContext, probe: PromotionProbe) -> None
         context.journal.save_checkpoint("promote", returned)
     name, mirror, destination = context.link.source.name, context.link.mirror.name, context.link.destination.name
     state, statuses = context.writer.state, context.statuses()
-    records = list_uncopied_records(state.mirrors[mirror], pending_fence, statuses, state.find_observation(mirror))
+    records = explain_uncopied_records(state.mirrors[mirror], pending_fence, statuses, state.find_observation(mirror))
     if returned.loss_confirmed or not any(records):
         return
     possession = "it has records that were" if records.known else "it may have records that were"

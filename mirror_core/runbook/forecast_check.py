@@ -46,7 +46,7 @@ def count_outcome(
         lost_offsets=lost.offsets,
         lost_basis=lost.basis,
         least_lost_offsets=lost.least,
-        uncopied=lost.uncopied,
+        uncopied=lost.uncopied_texts,
         reread_offsets={
             **dict.fromkeys(islice(left_groups, forecast_accuracy.MAX_FORECAST_GROUPS)),
             **forecast_accuracy.count_read_again(group_offsets, reached, ends),

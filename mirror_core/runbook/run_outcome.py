@@ -12,8 +12,8 @@ from mirror_core.decide.fence_state import FenceState, count_offsets, find_fence
 from mirror_core.decide.forecast_accuracy import (
     compute_last_losses,
     count_lost_unplanned,
+    explain_uncopied_records,
     find_not_copied,
-    list_uncopied_records,
 )
 from mirror_core.decide.process_liveness import ConductorState, WatcherState
 from mirror_core.decide.run_result import RunResult, decide_run_result
@@ -294,7 +294,7 @@ def count_lost_behind_fence(state: State, run: Run) -> Run:
     late_ranges, _ = find_not_copied(pending_fence, statuses)
     taken_since = count_offsets(pending_fence.split_late_ranges(late_ranges).since)
     counted = replace(outcome, lost_offsets=lost.offsets, lost_basis=lost.basis, taken_since_offsets=taken_since)
-    return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least, uncopied=lost.uncopied))
+    return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least, uncopied=lost.uncopied_texts))
 
 
 def _count_lifted_denials(link: MirrorLink, state: State, run: Run) -> int:
@@ -345,7 +345,7 @@ def is_awaiting_confirmation(state: State, run: Run) -> bool:
     if mirror is None or pending_fence is None or pending_fence.applied_at_ms is None:
         return True
     statuses = state.partitions.get(name, {})
-    return any(list_uncopied_records(mirror, pending_fence, statuses, state.find_observation(name)))
+    return any(explain_uncopied_records(mirror, pending_fence, statuses, state.find_observation(name)))
 
 
 def _format_reverse_status(link: MirrorLink, state: State, run: Run) -> tuple[str, ...]:

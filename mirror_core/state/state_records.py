@@ -194,7 +194,7 @@ class State:
 
     def find_observation(self, mirror: MirrorName) -> SourceObservation | None:
         observation = self.source_observations.get(mirror)
-        return observation and observation.limit_to_copies(self.partitions.get(mirror, {}))
+        return observation and observation.without_other_topics(self.partitions.get(mirror, {}))
 
     def find_append_time_ms(self, record: StateRecord | None) -> int | None:
         return None if record is None else self.append_times.get(format_key(record))

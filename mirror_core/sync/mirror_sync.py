@@ -139,9 +139,11 @@ def _run_sync(
             if SyncCategory.QUOTAS in only:
                 rows += sync_quotas(link, state, log, source, destination, topics, groups)
         if SyncCategory.GROUPS in only and (syncable_topics or not stopped):
-            uncopied = matching_topics.keys() - syncable_topics.keys() - stopped
+            uncopied_topics = matching_topics.keys() - syncable_topics.keys() - stopped
             if log is None:
-                rows += sync_groups(link, state, source, destination, syncable_topics, None, uncopied=uncopied).rows
+                rows += sync_groups(
+                    link, state, source, destination, syncable_topics, None, uncopied_topics=uncopied_topics
+                ).rows
             else:
                 # A run owns the lease: its clock is this one.
                 began_ms = now_ms() if run_id else _read_owner_clock_ms(link, log.state)
@@ -155,7 +157,7 @@ def _run_sync(
                         destination,
                         syncable_topics,
                         commits,
-                        uncopied=uncopied,
+                        uncopied_topics=uncopied_topics,
                         is_followed=is_followed,
                         at_ms=began_ms,
                     )

@@ -339,7 +339,7 @@ class PendingOffsetCommits:
         if not offsets:
             self.committed.pop(group, None)
 
-    def mark_refused(
+    def mark_uncommitted(
         self,
         group: str,
         partition: Partition,
@@ -390,7 +390,7 @@ class PendingOffsetCommits:
             _log.info("not committed: %s", uncommitted.reason, group=key[0], partition=key[1])
             self.refusals = {**self.refusals, key: uncommitted}
 
-    def clear_refusal(self, group: str, partition: Partition) -> None:
+    def clear_uncommitted(self, group: str, partition: Partition) -> None:
         if (key := (group, str(partition))) in self.refusals:
             self.refusals = {
                 other_key: uncommitted for other_key, uncommitted in self.refusals.items() if other_key != key
@@ -449,7 +449,7 @@ class OffsetCommitRounds:
             if isinstance(fault, Unreachable):
                 raise fault
             for partition in due[group]:
-                pending.mark_refused(group, partition, str(fault), None)
+                pending.mark_uncommitted(group, partition, str(fault), None)
         to_commit = self._select_commits(pending, due, fetched.offsets, logs)
         results = self._commits.commit_offsets(to_commit) if to_commit else {}
         for group, codes in results.items():
@@ -464,7 +464,7 @@ class OffsetCommitRounds:
                     pending.mark_active(group, began + ACTIVE_GROUP_RETRY_S)
                 else:
                     on_destination = fetched.offsets[group].committed.get(partition)
-                    pending.mark_refused(
+                    pending.mark_uncommitted(
                         group, partition, format_refusal(code), on_destination.offset if on_destination else None
                     )
         pending.set_waiting(dict(_find_unanswered(due, fetched, to_commit, results)), time.monotonic())
@@ -493,7 +493,7 @@ class OffsetCommitRounds:
                 if isinstance(decision, CommitOffset):
                     to_commit.setdefault(group, {})[partition] = (decision.offset, committed.metadata)
                 elif before is not None and not decision.is_equal:
-                    pending.mark_refused(group, partition, decision.reason, before.offset)
+                    pending.mark_uncommitted(group, partition, decision.reason, before.offset)
                 elif before is not None:
                     self._own_offsets.record_offset(group, partition, before.offset, committed.offset)
                     self._finish_or_postpone(pending, group, partition, logs)
@@ -506,7 +506,7 @@ class OffsetCommitRounds:
         partition: Partition,
         logs: Mapping[Partition, LogBounds],
     ) -> None:
-        pending.clear_refusal(group, partition)
+        pending.clear_uncommitted(group, partition)
         if pending.committed[group][partition].offset > logs[partition].commit_end:
             pending.postpone(group, partition, time.monotonic() + self._pause_s)
         else:

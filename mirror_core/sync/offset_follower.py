@@ -250,7 +250,7 @@ class OffsetFollower:
         except MalformedResponse as error:
             _log.info("a committed offset that cannot be read is left to the sync: %s", error)
             return
-        if commit is None or not self._is_mirrored(commit.partition.topic) or commit.group not in groups:
+        if commit is None or not self._is_in_scope(commit.partition.topic) or commit.group not in groups:
             return
         value = commit.value
         self._queue_commit(
@@ -262,10 +262,10 @@ class OffsetFollower:
     def _queue_commit(self, group: str, partition: Partition, committed: CommittedOffset | None) -> None:
         if partition.topic in self.pending_commits.topic_ids:
             self._unchecked.append((group, partition, committed))
-        elif self._is_mirrored(partition.topic):
+        elif self._is_in_scope(partition.topic):
             self._mark_uncopied(group, partition, committed, UNCOPIED_TOPIC_TEXT, GroupCoverage.SKIPPED)
 
-    def _is_mirrored(self, topic: str) -> bool:
+    def _is_in_scope(self, topic: str) -> bool:
         return topic in self.pending_commits.topic_ids or topic in self._topic_filter
 
     def _mark_uncopied(
@@ -273,10 +273,10 @@ class OffsetFollower:
     ) -> None:
         assert self._own is not None
         if committed is None:
-            self.pending_commits.clear_refusal(group, partition)
+            self.pending_commits.clear_uncommitted(group, partition)
         else:
             own_offset = max(self._own.find_known(group, partition), default=None)
-            self.pending_commits.mark_refused(group, partition, reason, own_offset, coverage)
+            self.pending_commits.mark_uncommitted(group, partition, reason, own_offset, coverage)
 
     def _release_checked(self, source: ClusterClient) -> None:
         """Offsets of a recreated topic mean nothing in the old copy."""

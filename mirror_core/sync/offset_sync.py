@@ -76,13 +76,13 @@ def sync_groups(
     topics: Collection[str],
     commits: OffsetCommitter | None,
     *,
-    uncopied: Collection[str] = (),
+    uncopied_topics: Collection[str] = (),
     is_followed: bool = False,
     at_ms: int = 0,
 ) -> OffsetSyncResult:
     """Commits offsets, clamped to the destination's logs; without `commits`, only compares.
 
-    `uncopied`: the mirror's topics without a copy. `at_ms`: when the sync began, by the clock of the process that
+    `uncopied_topics`: the mirror's without a copy. `at_ms`: when the sync began, by the clock of the process that
     mirrors.
 
     Each group in scope has a row. A fault of one group is its row's reason; an unreachable cluster raises.
@@ -135,7 +135,7 @@ def sync_groups(
             decisions.decide_unread(name, destination_groups.get(name), offsets, error, fetched.faults[name])
             continue
         committed, open_partitions = source_offsets[name]
-        left_partitions = sorted(p for p in fetched.offsets[name].committed if p.topic in uncopied)
+        left_partitions = sorted(p for p in fetched.offsets[name].committed if p.topic in uncopied_topics)
         if left_partitions:
             decisions.skip_uncopied(name, left_partitions)
             if not (committed or open_partitions):

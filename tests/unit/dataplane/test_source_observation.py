@@ -179,7 +179,7 @@ def test_a_topic_that_the_first_plan_of_a_process_copies_anew_begins_as_never_co
     previous = SourceObservation(mirror=M, at_ms=1_000, topics=(topic,))
     restored, reported = restore_observed(previous, old), ReportedEnds(dict(previous.get_reported_ends()))
     new = {A0: replace(status(A0), destination_topic_id="u")}
-    driver_of(restored, reported, old)._begin_copies(plan_of(new))
+    driver_of(restored, reported, old)._handle_replaced_copies(plan_of(new))
     restored.update_ends(2_000, offsets(a0=90), [])
     restored.recovery_points.update_positions(offsets(a0=6))
     assert not set(restored.to_observation().with_reported_ends(reported.get_ends()).list_once_complete())
@@ -203,7 +203,7 @@ def test_a_topic_that_is_copied_anew_begins_as_never_complete(ids: tuple[str, st
     assert set(seen.to_observation().with_reported_ends(reported.get_ends()).list_once_complete()) == {A0}
     new = {A0: replace(status(A0), source_topic_id=source_id, destination_topic_id=destination_id)}
     for statuses in [{}, new] if is_forgotten else [new]:
-        driver._begin_copies(plan_of(statuses))
+        driver._handle_replaced_copies(plan_of(statuses))
     seen.update_topics(view(source_id), 1_500)
     for end in (4, 90):
         seen.update_ends(2_000, offsets(a0=end), [])
@@ -259,9 +259,9 @@ def test_what_is_stored_of_other_topics_says_nothing_of_the_recorded_ones(
 def test_what_an_older_version_stored_counts_as_it_did(memory: ObservedSource, ids: tuple[str, str]) -> None:
     seen = observed(memory, is_old_version=True)
     made_anew = replace(status(A0), source_topic_id=ids[0], destination_topic_id=ids[1])
-    assert set(seen.limit_to_copies({A0: made_anew}).list_once_complete()) == {A0}, "A1 is not recorded"
+    assert set(seen.without_other_topics({A0: made_anew}).list_once_complete()) == {A0}, "A1 is not recorded"
     new = replace(seen, topics=tuple(replace(topic, id="new") for topic in seen.topics))
-    assert A0 not in dict(new.limit_to_copies({A0: made_anew}).get_complete()), "the source's topic is another one"
+    assert A0 not in dict(new.without_other_topics({A0: made_anew}).get_complete()), "the source's topic is another one"
 
 
 def test_a_copy_of_another_topic_than_the_source_has_now_is_not_complete(memory: ObservedSource) -> None:

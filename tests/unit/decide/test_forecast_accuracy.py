@@ -210,12 +210,12 @@ def test_what_the_fence_found_without_a_copy_is_lost_too() -> None:
         return count_lost_unplanned(fence, stopped, compute_last_losses(mirror, stopped, seen, fence))
 
     found = count(("a", 0, 100), ("a", 1, 40), ("b", 0, 35), ("c", 0, 0))
-    assert (found.offsets, len(found.uncopied or ())) == (7 + 40 + 35, 2)
+    assert (found.offsets, len(found.uncopied_texts or ())) == (7 + 40 + 35, 2)
     held_none = count(("b", 0, 0))
-    assert (held_none.offsets, held_none.uncopied) == (7, ())
+    assert (held_none.offsets, held_none.uncopied_texts) == (7, ())
     unread = count(("a", 1, 40), ("b", 0, 0), ("late", 0, None))
     assert (unread.offsets, unread.least, "late-0" in unread.basis) == (None, 47, True)
-    assert "late-0" in str(unread.uncopied)
+    assert "late-0" in str(unread.uncopied_texts)
     unlisted = count(listed=False)
     assert (unlisted.offsets, unlisted.least) == (None, 7), "b may have grown, and others may have been created"
 

@@ -270,7 +270,7 @@ A2, A3, N0, N1 = Partition("a", 2), Partition("a", 3), Partition("new", 0), Part
 def test_partitions_that_no_plan_knew_count_with_their_whole_log_and_are_named(view: MirrorSnapshot) -> None:
     lost = replace(view, source_observation=WIDENED)
     loss = lost.loss
-    assert {p: one.missing for p, one in loss.uncopied.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
+    assert {p: one.missing for p, one in loss.uncopied_losses.items()} == {A2: 300, A3: 200, N0: 7, N1: None}
     assert loss.known_missing == 37 + 300 + 200 + 7
     assert loss.unknown_partitions == (N1,)
     assert loss.observed_s == 4.0, "of those whose end was seen; nobody has ever seen that of new-1"
@@ -318,14 +318,17 @@ def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_o
     a = ObservedTopic(topic="a", ends=(60, 5), id="another", starts=((0, 10), (1, 0)))
     lost = replace(view, source_observation=replace(SIGHTING, topics=(a, SIGHTING.topics[1])))
     loss = lost.loss
-    assert {p: (one.missing, one.position) for p, one in loss.uncopied.items()} == {A0: (50, None), A1: (5, None)}
-    assert {one.uncopied_reason for one in loss.uncopied.values()} == {UncopiedReason.RECREATED}
+    assert {p: (one.missing, one.position) for p, one in loss.uncopied_losses.items()} == {
+        A0: (50, None),
+        A1: (5, None),
+    }
+    assert {one.uncopied_reason for one in loss.uncopied_losses.values()} == {UncopiedReason.RECREATED}
     figures = dict(list_plan_figures(lost))
     assert figures[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
     assert limit_of(figures).startswith("a-0 (created anew on the source)")
     recorded = {p: replace(s, source_topic_id="another") if p.topic == "a" else s for p, s in view.statuses.items()}
     copied = replace(lost, statuses=recorded).loss
-    assert not copied.uncopied, "the mirror has taken it up since"
+    assert not copied.uncopied_losses, "the mirror has taken it up since"
     assert copied.partitions[A0].missing == 0
 
 
@@ -426,7 +429,7 @@ def test_what_a_look_at_the_living_source_finds_is_named_though_the_data_plane_h
     view: MirrorSnapshot,
 ) -> None:
     loss = replace(view, unmirrored=(N0,)).loss
-    assert loss.uncopied.keys() == {N0}
+    assert loss.uncopied_losses.keys() == {N0}
     assert loss.unknown_partitions == (N0,)
 
 
@@ -484,14 +487,14 @@ def test_a_topic_that_was_never_made_is_lost_as_a_whole_and_not_promoted_without
     lost = replace(view, statuses={**view.statuses, B0: NEVER_MADE}, source_observation=seen, destination=absent)
     decision = decide_failover(replace(lost, left_behind=frozenset({A0, A1})))
     assert decision.reasons == (), "the others are worth it"
-    assert lost.loss.uncopied[B0].missing == 6
+    assert lost.loss.uncopied_losses[B0].missing == 6
     assert "b" not in decision.scope.topic_names
     warnings = "\n".join(map(str, decision.plan.warnings))
     assert Finding("topic_never_created", "b", destination="west", mirror="m") in decision.plan.warnings
     assert "b-0 (no copy: 6 offsets, its end last seen 4.0 s ago)" in warnings
     assert "without their newer records" not in warnings
     stranger = replace(absent, topics=DESTINATION.topics, positions=DESTINATION.positions)
-    assert replace(lost, destination=stranger).loss.uncopied[B0].missing == 6, "another topic has its name"
+    assert replace(lost, destination=stranger).loss.uncopied_losses[B0].missing == 6, "another topic has its name"
     assert (
         decide_failover(replace(lost, statuses=view.statuses, destination=DESTINATION)).plan.hash != decision.plan.hash
     )
@@ -502,5 +505,5 @@ def test_partitions_that_the_destination_would_not_add_leave_the_others_of_their
     old = {p: status(p, "cannot widen") for p in (A0, A1)}
     lost = replace(view, statuses={**view.statuses, **old, **added}, source_observation=WIDENED)
     assert find_lost_topics(lost) == frozenset()
-    assert lost.loss.uncopied[A2].missing == 300
+    assert lost.loss.uncopied_losses[A2].missing == 300
     assert "a" in decide_failover(lost).scope.topic_names

@@ -278,7 +278,7 @@ def test_what_was_recorded_of_a_topic_is_not_recorded_of_the_one_that_is_copied_
     ask(made.claim_board, 80, 90)
     reports(made, lease, deletion(90, 95))
     made.copies.begin({A}, 1)
-    made.begin_copies({A})
+    made.forget_copies({A})
     lease.put(PartitionRecord(NAME, status()))  # without anything that was never copied
     assert ask(made.claim_board, 0, 70, epoch=1) == [], "an old task waits until its end"
     reports(made, lease, deletion(80, 95))
