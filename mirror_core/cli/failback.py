@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -305,8 +305,8 @@ def _confirm_saved_of_set(set_failback: SetFailback, attempt: str, *, as_json: b
         saved, folders = find_saved(member.steps)
         if saved != 0:
             link = set_failback.get_link(mirror)
-            rows.append((f"{mirror}: saved", format_saved(saved, folders, link.source.name)))
-            rows += [(f"{mirror}: {label}", text) for label, text in _list_effects(member.run.plan, link.mirror)]
+            shown = _list_saved(member.run.plan, link.mirror, saved, folders)
+            rows += [(f"{mirror}: {label}", text) for label, text in shown]
             deleted += list_topics(member.run.plan, FailbackStrategy.RECREATE)
     if not rows:
         return ""
@@ -352,10 +352,7 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     if saved == 0:
         return ""
     print_line_or_continue("", err=as_json)
-    mirror = failback.link.mirror
-    rows = [("saved", format_saved(saved, folders, source)), *_list_effects(run.plan, mirror)]
-    if saved is not None and saved < (run.plan.discarded or 0):
-        rows.insert(1, ("of", str(Finding("offsets_without_record", source, offsets=run.plan.discarded))))
+    rows = _list_saved(run.plan, failback.link.mirror, saved, folders)
     for line in format_block([*rows, ("not changed yet", source)], indent=0):
         print_line_or_continue(line, err=as_json)
     deleted = list_topics(run.plan, FailbackStrategy.RECREATE)
@@ -374,7 +371,10 @@ def _confirm_saved(failback: Failback, run: Run, *, agreed_by: str, take_over: b
     return failback.started_by
 
 
-def _list_effects(plan: Plan, mirror: Mirror) -> Iterator[tuple[str, str]]:
+def _list_saved(plan: Plan, mirror: Mirror, saved: int | None, folders: Collection[str]) -> Iterator[tuple[str, str]]:
+    yield "saved", format_saved(saved, folders, mirror.source)
+    if saved is not None and saved < (plan.discarded or 0):
+        yield "of", str(Finding("offsets_without_record", mirror.source, offsets=plan.discarded))
     yield from list_recreated(plan, mirror)
     if truncated := list_topics(plan, FailbackStrategy.HANDOVER, FailbackStrategy.OFFLINE, FailbackStrategy.REPLICA):
         yield f"truncated on {mirror.source}", join_limited(truncated)

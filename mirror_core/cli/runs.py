@@ -31,7 +31,7 @@ from mirror_core.cli.tables import print_table
 from mirror_core.decide import forecast_accuracy
 from mirror_core.decide.forecast_accuracy import ForecastComparison
 from mirror_core.decide.process_liveness import ConductorState, ConductorStatus
-from mirror_core.decide.run_result import RunResult, format_health, format_outage, format_rto, format_run_loss
+from mirror_core.decide.run_result import RunLoss, RunResult, format_health, format_outage, format_rto, format_run_loss
 from mirror_core.decide.steps import measure_step_s
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.mirrors.old_source_fence import find_returned_source
@@ -549,16 +549,7 @@ def list_result(
             yield "in no topic", str(Finding("saved_in_no_topic", folders=result.saved_to))
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
-        if result.loss.taken_since and result.loss.taken_since_saved_to:
-            saved = Finding(
-                "taken_since_saved",
-                result.old_source,
-                offsets=result.loss.taken_since,
-                folders=result.loss.taken_since_saved_to,
-            )
-            yield "taken since", str(saved)
-        elif result.loss.taken_since:
-            yield f"only on {result.old_source}", str(Finding("taken_since", offsets=result.loss.taken_since))
+        yield from _list_only_on_old_source(result.loss, result.old_source)
     if unsaved is not None:
         yield f"only on {unsaved.subject}", f"{unsaved}: {format_remedy(unsaved)}"
     if result.heartbeats_not_compared:
@@ -573,6 +564,23 @@ def list_result(
     if result.outage is not None and result.outage.health is not None:
         yield "application", format_health(result.outage.health)
     yield "report", "not on this machine" if report is None else str(report)
+
+
+def _list_only_on_old_source(loss: RunLoss, old_source: ClusterName) -> Iterator[tuple[str, str]]:
+    if loss.saved_to and loss.saved != 0 and (loss.offsets != 0 or loss.taken_since):
+        uncounted = loss.uncounted
+        finding = Finding(
+            "loss_saved",
+            old_source,
+            records=loss.saved,
+            folders=loss.saved_to,
+            taken=loss.taken_since,
+            lost=loss.offsets != 0,
+            others=bool(uncounted.uncopied or uncounted.counted_topics or uncounted.unknown_topics),
+        )
+        yield "saved since", str(finding)
+    elif loss.taken_since:
+        yield f"only on {old_source}", str(Finding("taken_since", offsets=loss.taken_since))
 
 
 def format_saved(count: int | None, folders: Collection[str], old_source: ClusterName) -> str:

@@ -81,8 +81,10 @@ class RunLoss:
     """What that probably was."""
     taken_since: int = 0
     """Offsets that the source took after it was given up, as far as known. They are not in `offsets`."""
-    taken_since_saved_to: tuple[str, ...] = ()
-    """Folders to which a failback has saved them before they were discarded. Empty: it has not."""
+    saved: int | None = None
+    """Records of both that a failback has saved."""
+    saved_to: tuple[str, ...] = ()
+    """Folders. Empty: nothing was discarded yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +187,7 @@ def decide_run_result(
         return RunResult(
             applications=mirror.destination,
             old_source=mirror.source,
-            loss=replace(decide_loss(run), taken_since_saved_to=_find_discarded_to(tuple(failback_steps))),
+            loss=_add_saved(decide_loss(run), tuple(failback_steps)),
             groups_left=list_groups_left(records),
             moved_by=run.id,
             mode=run.plan.mode,
@@ -235,9 +237,11 @@ def find_saved(steps: Iterable[StepRecord]) -> tuple[int | None, tuple[str, ...]
     )
 
 
-def _find_discarded_to(steps: Collection[StepRecord]) -> tuple[str, ...]:
-    is_discarded = any(step.step == "align" and step.state is StepState.DONE for step in steps)
-    return find_saved(steps)[1] if is_discarded else ()
+def _add_saved(loss: RunLoss, failback_steps: Collection[StepRecord]) -> RunLoss:
+    if not any(step.step == "align" and step.state is StepState.DONE for step in failback_steps):
+        return loss
+    saved, folders = find_saved(failback_steps)
+    return replace(loss, saved=saved, saved_to=folders)
 
 
 def decide_loss(run: Run) -> RunLoss:

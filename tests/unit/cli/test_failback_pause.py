@@ -239,6 +239,24 @@ def test_a_salvage_is_seen_before_anything_is_discarded(asked: list[str], capsys
     assert saved.endswith("/evidence/salvage")
 
 
+@pytest.mark.parametrize(("discarded", "is_explained"), [(786, True), (700, False), (None, False)])
+def test_a_salvage_of_fewer_records_than_offsets_says_why(
+    asked: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    discarded: int | None,
+    is_explained: bool,
+) -> None:
+    plan = replace(FAILBACK.plan, discarded=discarded)
+    monkeypatch.setattr(f"{__name__}.FAILBACK", replace(FAILBACK, plan=plan))
+    go_on(Stage(saved=700))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (str(Finding("offsets_without_record", "east", offsets=786)) in shown) is is_explained
+    assert [label for label, _ in failback._list_saved(plan, BACK, 700, ("/s",))] == (
+        ["saved", "of"] if is_explained else ["saved"]
+    ), "the question of a set, too"
+
+
 def test_before_a_topic_is_deleted_the_question_says_so_and_the_folder_stands_once(
     asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

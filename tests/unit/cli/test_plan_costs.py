@@ -91,6 +91,15 @@ def test_what_a_group_with_members_reads_again_is_asked_about_with_what_to_do(lo
     assert again == "unknown: g has members on west. Stop them first; others: up to 6 records"
 
 
+@pytest.mark.parametrize("mode", RunMode)
+def test_nothing_is_read_again_by_consumers_that_stop_before_the_fence(lossy: MirrorSnapshot, mode: RunMode) -> None:
+    plan = decide_failover(lossy).plan
+    assert isinstance(plan.forecast, PlanForecast)
+    plan = replace(plan, mode=mode, forecast=replace(plan.forecast, reread_offsets={"g": (0, 0)}))
+    again = dict(list_costs(plan, lossy.mirror))["read again"]
+    assert again == (str(Finding("reread_by_stopped", "east")) if mode is RunMode.PLANNED else "nothing")
+
+
 def test_what_a_loss_cannot_count_follows_what_is_known_of_it_before_and_after_the_run(lossy: MirrorSnapshot) -> None:
     new = replace(lossy, unmirrored=(Partition("new", 0), Partition("new", 1)))
     plan = decide_failover(new).plan

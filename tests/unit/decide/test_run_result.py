@@ -161,9 +161,26 @@ def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -
     assert "a failback saves them" in dict(list_result(before, None))["only on east"]
     shown = dict(list_result(after, None))
     assert "only on east" not in shown
-    assert "8,240 records" in shown["taken since"]
-    assert "/evidence/salvage" in shown["taken since"]
+    values = {"records": 8_677, "folders": ("/evidence/salvage",), "taken": 8_240}
+    assert shown["saved since"] == str(Finding("loss_saved", "east", **values, lost=False, others=False))
     assert dict(list_result(FAILED_BACK, None))["in no topic"].startswith("decide which")
+
+
+@pytest.mark.parametrize(("taken", "uncopied"), [(518, ("late-0 (not mirrored yet: 50 offsets)",)), (0, ())])
+def test_lost_records_that_a_failback_has_saved_are_said_to_be_saved(taken: int, uncopied: tuple[str, ...]) -> None:
+    outcome = ForecastOutcome(
+        lost_offsets=368, lost_basis="", reread_basis="", taken_since_offsets=taken, uncopied=uncopied
+    )
+    for saved, folders in ((700, ("/e/salvage",)), (None, ("/e/salvage",)), (0, ())):
+        evidence: dict[str, int | str] = {} if saved is None else {"records": saved}
+        steps = [step("salvage", 1, 2, {**evidence, **dict.fromkeys(("folder",) * len(folders), "/e/salvage")})]
+        steps.append(step("align", 3, 4))
+        result = decide_run_result(replace(UNPLANNED, forecast_outcome=outcome), [], MIRROR, failback_steps=steps)
+        assert result is not None
+        shown = dict(list_result(result, None))
+        assert shown["lost"].startswith("368 offsets")
+        values = {"records": saved, "taken": taken, "lost": True, "folders": folders, "others": bool(uncopied)}
+        assert shown.get("saved since") == (str(Finding("loss_saved", "east", **values)) if folders else None)
 
 
 def test_nothing_compared_is_no_loss_of_nothing() -> None:
