@@ -161,10 +161,6 @@ def warn_unclean_elections(source: str, topics: Iterable[str]) -> list[str]:
 
 
 def warn_refused_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
-    by_setting = dict[str, list[str]]()
-    for topic, topic_refusals in sorted(refused.items()):
-        for key in topic_refusals:
-            by_setting.setdefault(key, []).append(topic)
     return [
         f"{destination} refuses {key} of {join_limited(topics, _MAX_NAMED_TOPICS)} ({refused[topics[0]][key]}): copied"
         + (
@@ -172,8 +168,25 @@ def warn_refused_settings(destination: str, refused: Mapping[str, Mapping[str, s
             if key in MIRROR_HELD_KEYS
             else " without it, and without it after a failover, too"
         )
-        for key, topics in sorted(by_setting.items())
+        for key, topics in _group_by_setting(refused)
     ]
+
+
+def warn_unstageable_settings(destination: str, refused: Mapping[str, Mapping[str, str]]) -> list[str]:
+    return [
+        f"{destination} refuses the source's {key} of {join_limited(topics, _MAX_NAMED_TOPICS)}"
+        f" ({refused[topics[0]][key]}): a failover could not set it. Each sync tries it again, and readiness and plans"
+        " name what is refused"
+        for key, topics in _group_by_setting(refused)
+    ]
+
+
+def _group_by_setting(refused: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[str]]]:
+    by_setting = dict[str, list[str]]()
+    for topic, topic_refusals in sorted(refused.items()):
+        for key in topic_refusals:
+            by_setting.setdefault(key, []).append(topic)
+    return sorted(by_setting.items())
 
 
 def _format_time_limit(seconds: float) -> str:

@@ -32,7 +32,7 @@ from mirror_core.model.parity_verdict import MirrorVerification
 from mirror_core.model.pending_fence import PendingFence
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import Heartbeat, SourceObservation
-from mirror_core.model.sync_state import OwnGroupOffsets, UnsyncedGroups
+from mirror_core.model.sync_state import OwnGroupOffsets, TopicSettings, UnsyncedGroups
 from mirror_core.model.text import join_limited as join_limited
 from mirror_core.model.timing import UNKNOWN_NOW_MS
 from mirror_core.rights.required_acls import LackingRight
@@ -169,6 +169,7 @@ class MirrorSnapshot:
     groups: GroupSyncTime | None = None
     groups_left: UnsyncedGroups | None = None
     own_group_offsets: tuple[OwnGroupOffsets, ...] = ()
+    refused_settings: tuple[TopicSettings, ...] = ()
     promotion_grants: tuple[Acl, ...] | None = None
     unbacked_grants: tuple[Acl, ...] = ()
     excluded_principals: tuple[str, ...] = ()

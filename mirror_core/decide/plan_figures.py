@@ -14,6 +14,7 @@ from mirror_core.decide.deletion_hold import format_early_deletions, list_held_f
 from mirror_core.decide.drills import FORECAST_KEYS
 from mirror_core.decide.failover_scope import find_gone_topics, find_lost_topics
 from mirror_core.decide.fence_state import describe_fence, warn_pending_fence
+from mirror_core.decide.filters import build_setting_filter
 from mirror_core.decide.forecast_accuracy import compute_backlog, find_refused_s, predict_standstill_s, select_given_up
 from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
@@ -151,6 +152,7 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         )
     if snapshot.quotas.wide:
         yield Finding("quotas_beyond_mirror", mirror.destination, quotas=snapshot.quotas.wide)
+    yield from _warn_refused_settings(snapshot)
     if mechanisms_by_user := snapshot.unknown_scram_users:
         first_user, first_mechanisms = next(iter(mechanisms_by_user.items()))
         yield Finding(
@@ -166,6 +168,20 @@ def _warn_rights(snapshot: MirrorSnapshot) -> Iterator[Finding]:
         yield from grant_warnings[:MAX_RECORDED_NAMES]
         if (more := len(grant_warnings) - MAX_RECORDED_NAMES) > 0:
             yield Finding("more_grant_remarks", mirror.destination, count=more)
+
+
+def _warn_refused_settings(snapshot: MirrorSnapshot) -> Iterator[Finding]:
+    mirror, setting_filter = snapshot.mirror, build_setting_filter(snapshot.mirror)
+    mirrored = {partition.topic for partition in snapshot.statuses}
+    refused = {
+        f"{recorded.topic}: {key}={recorded.overrides[key]}": reason
+        for recorded in snapshot.refused_settings
+        if recorded.topic in mirrored
+        for key, reason in setting_filter.select(recorded.refused).items()
+    }
+    if settings := sorted(refused):
+        reason = refused[settings[0]]
+        yield Finding("settings_refused", mirror.destination, settings=settings, source=mirror.source, reason=reason)
 
 
 def _warn_differences(snapshot: MirrorSnapshot) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ While mirrored, the destination must not drop, rewrite or refuse a record that t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -48,7 +48,7 @@ defaults included: the destination's may be shorter.
 MIRROR_HELD_KEYS: Final = frozenset({*MIRROR_CONFIGS, "min.insync.replicas", "max.message.bytes"})
 
 ALWAYS_SYNCED_KEYS: Final = MIRROR_HELD_KEYS.union(RETENTION_PROMISE_KEYS)
-"""The mirror needs values of its own, so what the destination had is not kept: promotion sets the source's."""
+"""The mirror needs values of its own: promotion sets the source's."""
 
 ACCEPTANCE_KEYS: Final = frozenset(
     {
@@ -60,9 +60,7 @@ ACCEPTANCE_KEYS: Final = frozenset(
         "min.insync.replicas",  # fewer could acknowledge what the topic promises to have on more
     }
 )
-"""They decide which records a topic accepts and how it changes them, for good. Applications may write only after these
-are final.
-"""
+"""They decide for good which records a topic accepts and changes: final before applications write."""
 
 RECORD_KEEPING_KEYS: Final = frozenset(
     {
@@ -74,9 +72,7 @@ RECORD_KEEPING_KEYS: Final = frozenset(
         "unclean.leader.election.enable",
     }
 )
-"""Other values of these would drop or rewrite records without an error. Other values of the rest of `MIRROR_CONFIGS`
-make a broker refuse a record, which is noticed.
-"""
+"""Other values would drop or rewrite records without an error. Wrong ones of other `MIRROR_CONFIGS` are noticed."""
 
 NEVER_COPIED_KEYS: Final = frozenset(
     {
@@ -98,6 +94,8 @@ NEVER_COPIED_KEYS: Final = frozenset(
         "message.timestamp.difference.max.ms",
     }
 )
+
+UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 
 
 def is_compacted(effective: Mapping[str, str]) -> bool:
@@ -186,6 +184,26 @@ def build_promotion_configs(source_overrides: Mapping[str, str], replication_fac
     if insync is not None and int(insync) > replication_factor:
         final["min.insync.replicas"] = str(replication_factor)  # more than there are replicas can never be met
     return final
+
+
+def list_staged_settings(
+    source: Mapping[str, str], destination: Mapping[str, str], replication_factor: int, known_keys: Collection[str]
+) -> dict[str, str]:
+    final = keep_known(known_keys, build_promotion_configs(source, replication_factor))
+    return {
+        key: final[key]
+        for key in source
+        if key in MIRROR_HELD_KEYS & final.keys() and destination.get(key) != source[key]
+    }
+
+
+def keep_known(known_keys: Collection[str], configs: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in configs.items() if not known_keys or key in known_keys}
+
+
+def list_unknown_settings(known_keys: Collection[str], overrides: Mapping[str, str]) -> dict[str, str]:
+    unknown = sorted(key for key in overrides if known_keys and key not in known_keys and key not in NEVER_COPIED_KEYS)
+    return dict.fromkeys(unknown, UNKNOWN_SETTING)
 
 
 def diff_configs(wanted: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:

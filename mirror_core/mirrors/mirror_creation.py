@@ -17,6 +17,7 @@ from mirror_core.decide.copy_estimate import (
     warn_kafka_go_compaction,
     warn_refused_settings,
     warn_unclean_elections,
+    warn_unstageable_settings,
 )
 from mirror_core.decide.fence_limits import warn_foreign_destination, warn_foreign_source
 from mirror_core.decide.filters import build_acl_filter, build_group_filter, build_setting_filter
@@ -250,7 +251,10 @@ def create_mirror(
         for doubt in circles.doubts:
             warn(str(doubt))
         placement = _check_topics(link, check_name_is_free(config, mirror), source_client, destination_client)
-        for line in warn_refused_settings(destination, placement.refused_settings):
+        for line in (
+            *warn_refused_settings(destination, placement.refused_settings),
+            *warn_unstageable_settings(destination, placement.unstageable),
+        ):
             warn(line)
         if dry_run:
             return mirror

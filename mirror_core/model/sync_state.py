@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -98,6 +98,8 @@ class TopicSettings:
     """The source's, and its defaults where they differ from the destination's."""
     compacted_since_ms: int | None = None
     """When the source was first seen to clean it by key. None: it does not."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Setting -> why a promotion cannot set it."""
 
 
 DEFAULT_ENTITY: Final = "<default>"

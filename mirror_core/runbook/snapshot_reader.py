@@ -270,6 +270,7 @@ def take_snapshot(
         groups=state.find_group_sync(mirror.name),
         groups_left=state.uncommitted_groups.get(mirror.name),
         own_group_offsets=tuple(state.group_offsets.get(mirror.name, {}).values()),
+        refused_settings=state.list_refused_settings(mirror.name),
         sibling_mirrors=tuple(
             (query, len(topics)) for query, topics in sorted(siblings, key=lambda item: item[0].name)
         ),

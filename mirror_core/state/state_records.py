@@ -166,6 +166,9 @@ class State:
         has_all = mirror is None or last_sync is None or has_listed_all(mirror.group_filters, last_sync.listed_by)
         return last_sync if has_all else None
 
+    def list_refused_settings(self, mirror: MirrorName) -> tuple[TopicSettings, ...]:
+        return tuple(s for (name, _), s in self.topic_settings.items() if name == mirror and s.refused)
+
     def active_run(self, mirror: MirrorName) -> Run | None:
         return next((run for run in self.runs.values() if run.plan.mirror == mirror and run.ended_ms is None), None)
 

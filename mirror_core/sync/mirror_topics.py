@@ -14,17 +14,18 @@ from mirror_core.decide.topic_settings import (
     MIRROR_HELD_KEYS,
     NEVER_COPIED_KEYS,
     RETENTION_PROMISE_KEYS,
-    AcceptedSettings,
+    UNKNOWN_SETTING,
     add_source_defaults,
-    build_promotion_configs,
     build_wanted_configs,
     choose_replication_factor,
     diff_configs,
     find_harmful_refusals,
+    keep_known,
     keep_raised_limit,
     list_lower_limits,
+    list_staged_settings,
+    list_unknown_settings,
     parse_replication_factor,
-    search_accepted,
 )
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topic_existence import describe_denied_error
@@ -56,13 +57,15 @@ from mirror_core.sync.topic_errors import (
     check_width,
     count_copied_partitions,
     describe_visible_configs,
+    find_accepted_topics,
+    find_unstageable,
     list_copied_source_ids,
     raise_if_all_denied,
     run_for_each_topic,
     to_failure_kind,
+    to_setting_error,
 )
 
-UNKNOWN_SETTING: Final = "the destination's brokers do not know this setting"
 _CATCH_UP_S: Final = 2.0
 
 
@@ -76,6 +79,8 @@ class TopicPlacement:
     failure_kinds: Mapping[str, FailureKind] = field(default_factory=dict)
     refused_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Topic -> setting -> reason."""
+    unstageable: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Promotion's settings. Empty unless in a dry run."""
 
 
 def list_mirror_topics(link: MirrorLink, source: ClusterClient) -> dict[str, TopicMetadata]:
@@ -159,7 +164,7 @@ def create_missing_topics(
             continue
         if destination_topic is None:
             factor = choose_replication_factor(factors[name], max_replicas)
-            configs = _keep_known(
+            configs = keep_known(
                 known_keys, build_wanted_configs(settings[name].overrides, settings[name].effective, factor)
             )
             new.append(NewTopic(name=name, partitions=width, replication_factor=factor, configs=configs))
@@ -192,7 +197,7 @@ def create_missing_topics(
             wanted = build_wanted_configs(
                 settings[name].overrides, settings[name].effective, destination_topic.replication_factor
             )
-            adopted[name] = diff_configs(_keep_known(known_keys, wanted), {})
+            adopted[name] = diff_configs(keep_known(known_keys, wanted), {})
             rows.append(to_topic_row(name, f"{width} partitions", "empty topic, not ours", SyncAction.ADOPT))
         if len(destination_topic.partitions) < width:
             wider[name] = width
@@ -201,9 +206,14 @@ def create_missing_topics(
                     name, f"{width} partitions", f"{len(destination_topic.partitions)} partitions", SyncAction.WIDEN
                 )
             )
-    narrow = set[str]()
+    narrow, unstageable = set[str](), dict[str, dict[str, str]]()
     if dry_run:
-        without, faults = _validate_placement(destination, new, adopted)
+        replicas = {topic.name: topic.replication_factor for topic in new if topic.replication_factor > 0}
+        replicas |= {name: present[name].replication_factor for name in adopted}
+        staged = {
+            n: list_staged_settings(settings[n].overrides, {}, count, known_keys) for n, count in replicas.items()
+        }
+        without, faults, unstageable = _validate_placement(destination, new, adopted, staged)
         refused |= {name: str(error) for name, error in faults.items()}
         kinds |= {name: to_failure_kind(error) for name, error in faults.items()}
         rows = [_to_outcome_row(row, refused) if row.subject in faults else row for row in rows]
@@ -227,15 +237,14 @@ def create_missing_topics(
             present = destination.metadata(topics).topics
     ready = {name: view for name, view in present.items() if name not in refused or name in narrow}
     placed = {*adopted, *(topic.name for topic in new)}
-    unknown_settings = {name: _list_unknown_settings(known_keys, settings[name].overrides) for name in placed}
+    unknown_settings = {name: list_unknown_settings(known_keys, settings[name].overrides) for name in placed}
     without = {name: {**unknown_settings.get(name, {}), **without.get(name, {})} for name in {*placed, *without}}
     coded_rows = (
         msgspec.structs.replace(row, code=kinds[row.subject]) if row.action is SyncAction.REFUSE else row
         for row in rows
     )
-    return TopicPlacement(
-        ready, tuple(coded_rows), refused, kinds, {name: reasons for name, reasons in without.items() if reasons}
-    )
+    without = {name: reasons for name, reasons in without.items() if reasons}
+    return TopicPlacement(ready, tuple(coded_rows), refused, kinds, without, unstageable)
 
 
 def _apply_placement(
@@ -265,49 +274,26 @@ def _apply_placement(
 
 
 def _validate_placement(
-    destination: ClusterClient, new: Iterable[NewTopic], adopted: Mapping[str, Mapping[str, str | None]]
-) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    destination: ClusterClient,
+    new: Iterable[NewTopic],
+    adopted: Mapping[str, Mapping[str, str | None]],
+    staged: Mapping[str, Mapping[str, str]],
+) -> tuple[dict[str, dict[str, str]], dict[str, RemoteFault], dict[str, dict[str, str]]]:
     _, faults = validate_topics(destination, new)
     suspects = [topic for topic in new if isinstance(faults.get(topic.name), SettingRefused)]
-    _, without, unaccepted = find_accepted_topics(destination, suspects)
+    accepted, without, unaccepted = find_accepted_topics(destination, suspects)
+    accepted += [topic for topic in new if topic.name not in faults]
     left_out, unadopted = _adopt_topics(destination, adopted, validate_only=True, total=0)
     faults = {**{name: error for name, error in faults.items() if name not in without}, **unaccepted, **unadopted}
-    return {**without, **left_out}, {n: e for n, e in faults.items() if not isinstance(e, MissingPermission)}
-
-
-def find_accepted_topics(
-    destination: ClusterClient, topics: Iterable[NewTopic]
-) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
-    """Topics with accepted settings; settings left out; topics that need those.
-
-    Creates nothing. Leaves out topics refused otherwise.
-    """
-    wanted = {topic.name: topic for topic in topics}
-    searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
-    trials = {name: next(search) for name, search in searches.items()}
-    accepted_settings = dict[str, AcceptedSettings]()
-    while trials:
-        _, faults = validate_topics(destination, [replace(wanted[n], configs=trial) for n, trial in trials.items()])
-        for name in list(trials):
-            fault = faults.get(name)
-            try:
-                trials[name] = searches[name].send(None if fault is None else str(fault))
-            except StopIteration as end:
-                del trials[name]
-                if end.value is not None:
-                    accepted_settings[name] = end.value
-    effective, _ = validate_topics(
-        destination, [replace(wanted[n], configs=settings.configs) for n, settings in accepted_settings.items()]
+    unset = _apply_or_validate(
+        destination, {name: staged[name] for name in adopted.keys() - faults.keys()}, dry_run=True
     )
-    accepted, without, faults = list[NewTopic](), dict[str, dict[str, str]](), dict[str, RemoteFault]()
-    for name, settings in accepted_settings.items():
-        without[name] = dict(settings.refused)
-        harm = find_harmful_refusals(wanted[name].configs, settings.refused, effective.get(name, {}))
-        if harm:
-            faults[name] = _to_setting_error(destination, name, wanted[name].configs, settings.refused, harm)
-        else:
-            accepted.append(replace(wanted[name], configs=settings.configs))
-    return accepted, without, faults
+    unstageable = {
+        name: {key: str(error) for key, error in errors.items() if isinstance(error, SettingRefused)}
+        for name, errors in unset.items()
+    } | find_unstageable(destination, accepted, staged)
+    faults = {n: e for n, e in faults.items() if not isinstance(e, MissingPermission)}
+    return {**without, **left_out}, faults, {name: reasons for name, reasons in unstageable.items() if reasons}
 
 
 def _adopt_topics(
@@ -343,24 +329,8 @@ def _adopt_topics(
     for name, topic_refusals in without.items():
         effective = current[name].effective if name in current else {}
         if harm := find_harmful_refusals(adopted[name], topic_refusals, effective):
-            faults[name] = _to_setting_error(destination, name, adopted[name], topic_refusals, harm)
+            faults[name] = to_setting_error(destination, name, adopted[name], topic_refusals, harm)
     return without, faults
-
-
-def _to_setting_error(
-    destination: ClusterClient,
-    topic: str,
-    wanted: Mapping[str, str | None],
-    refused: Mapping[str, str],
-    harm: Mapping[str, str],
-) -> RemoteFault:
-    texts = "; ".join(
-        f"{key}={wanted[key]} is refused ({refused[key]}), and {value} would hold" for key, value in harm.items()
-    )
-    return SettingRefused(
-        f"cluster {destination.name}, {topic}: a copy could lose or change records without an error: {texts}; let "
-        "the cluster accept this setting, or leave the topic out: `mirrorbook mirror change`"
-    )
 
 
 def sync_configs(
@@ -406,26 +376,36 @@ def sync_configs(
         )
         wanted = keep_raised_limit(wanted, destination_configs[name].effective)
         current = setting_filter.select(destination_configs[name].overrides)
-        changes[name] = diff_configs(_keep_known(known_keys, wanted), current)
+        changes[name] = diff_configs(keep_known(known_keys, wanted), current)
     outcome = _apply_or_validate(destination, changes, dry_run=dry_run)
     staged = {
-        name: _list_staged_settings(
+        name: list_staged_settings(
             promoted[name].overrides, destination_configs[name].overrides, topics[name].replication_factor, known_keys
         )
         for name in both
     }
     unstageable = _apply_or_validate(destination, staged, dry_run=True)
+    promotion_refusals = {
+        name: _list_promotion_refusals(
+            setting_filter.select(promoted[name].overrides),
+            known_keys,
+            outcome.get(name, {}),
+            unstageable.get(name, {}),
+        )
+        for name in both
+    }
     for name in both:
         overrides, before = source_configs[name].overrides, destination_configs[name].overrides
         rows += to_change_rows(name, changes[name], overrides, before, outcome.get(name, {}), dry_run=dry_run)
-        refused, held = unstageable.get(name, {}), compaction.held.get(name, "")
+        refused, held = promotion_refusals[name], compaction.held.get(name, "")
         waiting = promoted[name], destination_configs[name], staged[name]
-        rows += _to_waiting_rows(name, *waiting, known_keys, setting_filter, refused, held=held)
+        rows += _to_waiting_rows(name, *waiting, setting_filter, refused, held=held)
         settings = TopicSettings(
             mirror=link.mirror.name,
             topic=name,
             overrides=promoted[name].overrides,
             compacted_since_ms=compaction.since_ms[name],
+            refused=promotion_refusals[name],
         )
         if settings != state.topic_settings.get((link.mirror.name, name)):
             new_settings.append(settings)
@@ -495,15 +475,15 @@ def list_known_settings(client: ClusterClient, topics: Iterable[str]) -> frozens
     return frozenset(key for configs in described.values() for key in configs.effective)
 
 
-def _list_staged_settings(
-    source: Mapping[str, str], destination: Mapping[str, str], factor: int, known_keys: frozenset[str]
+def _list_promotion_refusals(
+    overrides: Mapping[str, str],
+    known_keys: frozenset[str],
+    unset: Mapping[str, RemoteFault],
+    unstageable: Mapping[str, RemoteFault],
 ) -> dict[str, str]:
-    final = _keep_known(known_keys, build_promotion_configs(source, factor))
-    return {
-        key: final[key]
-        for key in source
-        if key in MIRROR_HELD_KEYS & final.keys() and destination.get(key) != source[key]
-    }
+    copied = {key: error for key, error in unset.items() if key in overrides.keys() - MIRROR_HELD_KEYS}
+    refused = {k: str(error) for k, error in {**copied, **unstageable}.items() if isinstance(error, SettingRefused)}
+    return {**list_unknown_settings(known_keys, overrides), **refused}
 
 
 def _to_waiting_rows(
@@ -511,9 +491,8 @@ def _to_waiting_rows(
     source: TopicConfigs,
     destination: TopicConfigs,
     staged: Mapping[str, str],
-    known_keys: frozenset[str],
     setting_filter: SettingFilter,
-    refused: Mapping[str, RemoteFault],
+    refused: Mapping[str, str],
     *,
     held: str,
 ) -> list[DriftRow]:
@@ -524,9 +503,9 @@ def _to_waiting_rows(
             action, reason = SyncAction.KEEP, "belongs to the cluster: never copied"
         elif key not in setting_filter:
             action, reason = SyncAction.KEEP, "the mirror does not sync it (--exclude-settings)"
-        elif known_keys and key not in known_keys:
+        elif refused.get(key) == UNKNOWN_SETTING:
             action, reason = SyncAction.SKIP, UNKNOWN_SETTING
-        elif key in staged and isinstance(refused.get(key), SettingRefused):
+        elif key in staged and key in refused:
             action, reason = SyncAction.SKIP, f"a promotion cannot set {staged[key]}: {refused[key]}"
         elif key in staged:
             action, reason = SyncAction.STAGE, f"set to {staged[key]} at promotion"
@@ -568,15 +547,6 @@ def _list_recorded(state: State, link: MirrorLink) -> frozenset[tuple[str, str]]
 
 def _list_copied_names(state: State, link: MirrorLink) -> frozenset[str]:
     return frozenset(name for name, topic_id in _list_recorded(state, link) if topic_id)
-
-
-def _keep_known(known_keys: frozenset[str], configs: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in configs.items() if not known_keys or key in known_keys}
-
-
-def _list_unknown_settings(known_keys: frozenset[str], overrides: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(key for key in overrides if known_keys and key not in known_keys and key not in NEVER_COPIED_KEYS)
-    return dict.fromkeys(unknown, UNKNOWN_SETTING)
 
 
 def to_topic_row(

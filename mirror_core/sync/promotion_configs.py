@@ -7,7 +7,7 @@ from typing import Final
 
 from mirror_core.decide.filters import build_setting_filter
 from mirror_core.decide.mirror_snapshot import MinIsrShortfall, join_limited
-from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS, build_promotion_configs, diff_configs
+from mirror_core.decide.topic_settings import ACCEPTANCE_KEYS, UNKNOWN_SETTING, build_promotion_configs, diff_configs
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.topic_existence import describe_denied_error
 from mirror_core.kafka.topics import describe_available_configs, fetch_default_configs, find_late_brokers
@@ -18,7 +18,7 @@ from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory, Top
 from mirror_core.model.text import format_count
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.state_records import State
-from mirror_core.sync.mirror_topics import UNKNOWN_SETTING, apply_config_changes, list_known_settings, to_change_rows
+from mirror_core.sync.mirror_topics import apply_config_changes, list_known_settings, to_change_rows
 
 _log = get_logger(__name__)
 _MIN_ISR: Final = "min.insync.replicas"

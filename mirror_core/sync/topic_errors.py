@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
+from mirror_core.decide.topic_settings import AcceptedSettings, find_harmful_refusals, search_accepted
 from mirror_core.kafka.client import ClusterClient, TopicMetadata
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offset_points
-from mirror_core.kafka.topics import TopicConfigs, describe_available_configs
-from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, Unreachable
+from mirror_core.kafka.topics import NewTopic, TopicConfigs, describe_available_configs, validate_topics
+from mirror_core.model.errors import MirrorError, MissingPermission, RemoteFault, SettingRefused, Unreachable
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import MirrorName, Partition
 from mirror_core.state.mirror_link import MirrorLink
@@ -132,6 +134,75 @@ def check_recreated(
             f" {link.mirror.name} --topics {source.name}` shows what can be done"
         ),
         FailureKind.RECREATED,
+    )
+
+
+def find_accepted_topics(
+    destination: ClusterClient, topics: Iterable[NewTopic]
+) -> tuple[list[NewTopic], dict[str, dict[str, str]], dict[str, RemoteFault]]:
+    """Topics with accepted settings; settings left out; topics that need those.
+
+    Creates nothing. Leaves out topics refused otherwise.
+    """
+    wanted = {topic.name: topic for topic in topics}
+    searches = {name: search_accepted(topic.configs) for name, topic in wanted.items()}
+    trials = {name: next(search) for name, search in searches.items()}
+    accepted_settings = dict[str, AcceptedSettings]()
+    while trials:
+        _, faults = validate_topics(destination, [replace(wanted[n], configs=trial) for n, trial in trials.items()])
+        for name in list(trials):
+            fault = faults.get(name)
+            try:
+                trials[name] = searches[name].send(None if fault is None else str(fault))
+            except StopIteration as end:
+                del trials[name]
+                if end.value is not None:
+                    accepted_settings[name] = end.value
+    effective, _ = validate_topics(
+        destination, [replace(wanted[n], configs=settings.configs) for n, settings in accepted_settings.items()]
+    )
+    accepted, without, faults = list[NewTopic](), dict[str, dict[str, str]](), dict[str, RemoteFault]()
+    for name, settings in accepted_settings.items():
+        without[name] = dict(settings.refused)
+        harm = find_harmful_refusals(wanted[name].configs, settings.refused, effective.get(name, {}))
+        if harm:
+            faults[name] = to_setting_error(destination, name, wanted[name].configs, settings.refused, harm)
+        else:
+            accepted.append(replace(wanted[name], configs=settings.configs))
+    return accepted, without, faults
+
+
+def find_unstageable(
+    destination: ClusterClient, topics: Iterable[NewTopic], staged: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
+    """Creates nothing. Brokers ask the policy for changed settings, too."""
+    by_name = {topic.name: topic for topic in topics if staged.get(topic.name)}
+
+    def validate(trials: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+        new = [replace(by_name[n], configs={**by_name[n].configs, **configs}) for n, configs in trials.items()]
+        _, faults = validate_topics(destination, new)
+        return {name: str(error) for name, error in faults.items() if isinstance(error, SettingRefused)}
+
+    suspects, refused = validate({name: staged[name] for name in by_name}), dict[str, dict[str, str]]()
+    for key in sorted({key for name in suspects for key in staged[name]}):
+        for name, why in validate({n: {key: staged[n][key]} for n in suspects if key in staged[n]}).items():
+            refused.setdefault(name, {})[key] = why
+    return refused
+
+
+def to_setting_error(
+    destination: ClusterClient,
+    topic: str,
+    wanted: Mapping[str, str | None],
+    refused: Mapping[str, str],
+    harm: Mapping[str, str],
+) -> RemoteFault:
+    texts = "; ".join(
+        f"{key}={wanted[key]} is refused ({refused[key]}), and {value} would hold" for key, value in harm.items()
+    )
+    return SettingRefused(
+        f"cluster {destination.name}, {topic}: a copy could lose or change records without an error: {texts}; let "
+        "the cluster accept this setting, or leave the topic out: `mirrorbook mirror change`"
     )
 
 

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from msgspec import UNSET
 
+from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.topics import (
     NewTopic,
+    TopicConfigs,
     create_partitions,
     delete_topics,
     describe_configs,
 )
 from mirror_core.mirrors import mirror_commands
+from mirror_core.model.errors import RemoteFault
 from mirror_core.model.mirror import FailureKind, PartitionState
-from mirror_core.model.run import RunState
+from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.sync_state import DriftRow, SyncAction, SyncCategory
+from mirror_core.runbook.readiness_report import assess_readiness
 from mirror_core.state.state_topic import read_state
+from mirror_core.sync import mirror_topics, topic_errors
 from mirror_core.sync.acl_sync import apply_promotion
 from mirror_core.sync.mirror_sync import preview_sync, sync_mirror
-from mirror_core.sync.mirror_topics import find_accepted_topics
+from mirror_core.sync.topic_errors import find_accepted_topics, find_unstageable
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.cluster.links import new_link, record, writer_of
 from tests.support.cluster_admin import alter_topic
@@ -256,3 +262,59 @@ def test_settings_that_a_cluster_refuses_are_found_without_creating_anything(pai
     assert faults.keys() == {names["harmed"]}
     assert "retention.ms=-7 is refused" in str(faults[names["harmed"]])
     assert "604800000 would hold" in str(faults[names["harmed"]])
+
+
+def test_settings_that_a_promotion_could_not_set_are_found_without_creating_anything(pair: Pair) -> None:
+    """Each of them, of those topics that have it, and no other one."""
+    held = {"retention.ms": "-1", "cleanup.policy": "delete"}
+    staged = {
+        "both": {"retention.ms": "-7", "cleanup.policy": "compact", "min.insync.replicas": "0"},
+        "one": {"retention.ms": "-7"},
+        "good": {"cleanup.policy": "compact", "retention.ms": "1000"},
+        "nothing": dict[str, str](),
+    }
+    names = {what: f"{what}-{secrets.token_hex(4)}" for what in staged}
+    topics = [NewTopic(name=name, partitions=1, replication_factor=1, configs=held) for name in names.values()]
+    with client(pair, "west") as west:
+        refused = find_unstageable(west, topics, {names[what]: configs for what, configs in staged.items()})
+        assert west.metadata(list(names.values())).topics == {}
+    assert {name: reasons.keys() for name, reasons in refused.items()} == {
+        names["both"]: {"retention.ms", "min.insync.replicas"},
+        names["one"]: {"retention.ms"},
+    }
+
+
+def test_what_a_promotion_cannot_set_is_named_when_a_mirror_is_created_and_by_readiness_and_plans(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the destination has a policy: brokers of one version without policies refuse nothing of each other's."""
+    made, adopted = (new_topic(pair.east, segment_bytes="2000000") for _ in range(2))
+    put_topic(pair, adopted, 1)
+    describe, is_refused = topic_errors.describe_visible_configs, True
+
+    def describe_with_retention(
+        asked: ClusterClient, names: Collection[str], total: int
+    ) -> tuple[dict[str, TopicConfigs], dict[str, RemoteFault]]:
+        configs, hidden = describe(asked, names, total)
+        if is_refused and asked.name == "east":
+            configs = {n: replace(c, overrides={**c.overrides, "retention.ms": "-7"}) for n, c in configs.items()}
+        return configs, hidden
+
+    monkeypatch.setattr(mirror_topics, "describe_visible_configs", describe_with_retention)
+    warnings = list[str]()
+    mirrored = new_mirror(pair, tmp_path, made, adopted, warn=warnings.append)
+    assert len(warnings) == 1, warnings
+    assert all(text in warnings[0] for text in (made, adopted, "retention.ms"))
+    mirrored.copy()
+    mirror_commands.run_sync(mirrored.link, only=BOTH)
+
+    def list_refused() -> list[object]:
+        findings = [w for mode in RunMode for w in mirrored.failover.decide(mode).plan.warnings]
+        readiness = assess_readiness(mirrored.link, mirrored.state, mirrored.services, with_drift=False)
+        findings += [point.finding for point in readiness.points]
+        return [finding.values["settings"] for finding in findings if finding.code == "settings_refused"]
+
+    assert list_refused() == [tuple(f"{topic}: retention.ms=-7" for topic in sorted((made, adopted)))] * 3
+    is_refused = False
+    mirror_commands.run_sync(mirrored.link, only=BOTH)
+    assert list_refused() == []

@@ -179,7 +179,10 @@ def test_a_setting_that_the_destination_refuses_is_left_out_and_named(older: Pai
             reason = rows[f"{made}: segment.bytes"].reason
             assert "INVALID_CONFIG" in reason.upper()
             assert "needs" not in reason
-    done = mirrored.failover.drive(mirrored.failover.begin(mirrored.failover.plan(RunMode.PLANNED).hash).id)
+    plan = mirrored.failover.plan(RunMode.PLANNED)
+    (refused,) = [finding.values["settings"] for finding in plan.warnings if finding.code == "settings_refused"]
+    assert refused == tuple(f"{subject}=100000" for subject in sorted(left_out))
+    done = mirrored.failover.drive(mirrored.failover.begin(plan.hash).id)
     assert done.state is RunState.DONE
     step = mirrored.state.steps[done.id, "promote"]
     assert all(f"configs {subject}: left out: " in str(step.evidence["not_done"]) for subject in left_out)

@@ -44,6 +44,7 @@ from mirror_core.model.source_observation import (
     PartitionTransaction,
     SourceObservation,
 )
+from mirror_core.model.sync_state import TopicSettings
 from tests.support import plan_views
 from tests.support.plan_views import A0, A1, B0, DESTINATION, LEASE, SOURCE, WRITE, shown, status, warned
 
@@ -431,6 +432,28 @@ def test_users_that_only_the_source_knows_are_named_with_what_makes_them(view: M
     )
     assert "--entity-name app " in str(finding)
     assert "SCRAM-SHA-256=" in str(finding)
+
+
+@pytest.mark.parametrize("mode", RunMode)
+def test_settings_that_a_promotion_cannot_set_are_named_before_it(view: MirrorSnapshot, mode: RunMode) -> None:
+    """Not those of topics that are not mirrored any more, or that the mirror leaves to each cluster since."""
+    refused = {"cleanup.policy": "no compaction here", "retention.ms": "unlimited here", "segment.bytes": "too small"}
+    overrides = {"cleanup.policy": "compact", "retention.ms": "1000", "segment.bytes": "7", "flush.ms": "9"}
+    settings = tuple(
+        TopicSettings(mirror=view.mirror.name, topic=topic, overrides=overrides, refused=refused)
+        for topic in (B0.topic, "left", A0.topic)
+    )
+    mirror = replace(view.mirror, exclude_settings=("segment.*",))
+    plain = replace(view, mode=mode, mirror=mirror)
+    (finding,) = {*list_plan_warnings(replace(plain, refused_settings=settings))} - {*list_plan_warnings(plain)}
+    assert (finding.code, finding.subject) == ("settings_refused", "west")
+    assert finding.values["settings"] == (
+        f"{A0.topic}: cleanup.policy=compact",
+        f"{A0.topic}: retention.ms=1000",
+        f"{B0.topic}: cleanup.policy=compact",
+        f"{B0.topic}: retention.ms=1000",
+    )
+    assert "no compaction here" in str(finding)
 
 
 def test_a_clock_that_is_behind_those_of_others_is_named_where_ages_are_shown(view: MirrorSnapshot) -> None:
