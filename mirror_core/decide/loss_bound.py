@@ -18,7 +18,7 @@ from mirror_core.decide.failure_remedies import DIVERGENT_KINDS
 from mirror_core.model.figures import MAX_RECORDED_NAMES, FigureItems, FigureKey
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PartitionLoss, TransactionArrival, TransactionLoss, UncopiedReason
-from mirror_core.model.mirror import PartitionStatus, is_healthy
+from mirror_core.model.mirror import FailureKind, PartitionStatus, is_healthy
 from mirror_core.model.names import Offset, Partition, select_application_partitions
 from mirror_core.model.source_observation import (
     TRANSACTION_OVER,
@@ -206,7 +206,8 @@ def find_uncopied(
     rewritten = {(p, agreed_epoch) for p, agreed_epoch, _ in observation.get_rewritten()} if observation else set()
     for partition, status in statuses.items():
         reasons.pop(partition, None)
-        if ids.get(partition.topic, status.source_topic_id) != status.source_topic_id:
+        new_id = ids.get(partition.topic, status.source_topic_id)
+        if new_id != status.source_topic_id or status.kind is FailureKind.RECREATED:
             reasons[partition] = UncopiedReason.RECREATED
         elif partition in without_copies or not status.destination_topic_id:
             reasons[partition] = UncopiedReason.NO_COPY

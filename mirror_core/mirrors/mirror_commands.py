@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirror_core.dataplane.epoch_planner import to_stopped
+from mirror_core.dataplane.epoch_planner import COPIED_STATES, mark_failed, to_stopped
 from mirror_core.decide.command_rules import MirrorCommand, explain_failback_hold, find_moved_log_ends, is_failback_over
 from mirror_core.decide.fence_state import FenceState, find_fence_state, has_failed_over
 from mirror_core.decide.mirror_change import list_leaving_topics, list_paused_topics
@@ -18,6 +18,7 @@ from mirror_core.kafka.acl_requests import AuthorizerOff, describe_acls
 from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import ClusterConfig
 from mirror_core.kafka.log_offsets import OffsetPoint, list_known_offsets, list_offsets
+from mirror_core.kafka.reassignment import fetch_topic_ids
 from mirror_core.kafka.topic_existence import find_existing_topics
 from mirror_core.mirrors.control import CommandPreview, ExtraChecks, retry_until_owned, take_control
 from mirror_core.mirrors.control import preview_command as look_at
@@ -26,7 +27,7 @@ from mirror_core.model.acl import Acl, AclPurpose, LedgerEntry, Permission
 from mirror_core.model.config_sections import AuthorizerKind
 from mirror_core.model.errors import BadRequest, MirrorError, Refused, Unreachable
 from mirror_core.model.findings import Finding
-from mirror_core.model.mirror import DesiredState, Mirror, PartitionState, TopicAccess
+from mirror_core.model.mirror import DesiredState, FailureKind, Mirror, PartitionState, PartitionStatus, TopicAccess
 from mirror_core.model.names import (
     HEARTBEAT_TOPIC_PREFIX,
     ClusterName,
@@ -38,11 +39,12 @@ from mirror_core.model.names import (
 from mirror_core.model.pending_fence import FenceAction, PendingFence
 from mirror_core.model.run import Run
 from mirror_core.model.sync_state import SyncCategory
+from mirror_core.model.task_messages import PartitionFailure
 from mirror_core.model.text import format_count
 from mirror_core.model.timing import TIMEOUTS
 from mirror_core.rights.acl_rules import format_acl_command
 from mirror_core.state.approvals import list_used_approvals
-from mirror_core.state.lease import make_owner_name, release_at_end, take_over_lease
+from mirror_core.state.lease import acquire_lease, make_owner_name, observe_live_lease, release_at_end, take_over_lease
 from mirror_core.state.mirror_link import MirrorLink
 from mirror_core.state.point_of_no_return import list_run_verbs
 from mirror_core.state.run_heartbeat import observe_conductor
@@ -64,6 +66,7 @@ class DeletionChoice:
 
 
 DEFAULT_DELETION: Final = DeletionChoice()
+_FAILED_TOPIC_KINDS: Final = frozenset({FailureKind.RECREATED, FailureKind.DIVERGED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +236,35 @@ def run_sync(link: MirrorLink, *, only: frozenset[SyncCategory] = mirror_sync.AL
         report = mirror_sync.sync_mirror(current_link, writer, only=only)
         if SyncCategory.TOPICS in only:
             finish_departures(current_link, writer)
+            _record_failed_copies(current_link, writer, report)
         return report
+
+
+def _record_failed_copies(link: MirrorLink, writer: StateWriter, report: mirror_sync.SyncReport) -> None:
+    # As a data plane's next plan does. Where none runs, readiness and plans know of it by these records only.
+    name, rows = link.mirror.name, {row.topic: row for row in report.rows if row.code in _FAILED_TOPIC_KINDS}
+
+    def list_copies(state: State) -> list[PartitionStatus]:
+        statuses = state.partitions.get(name, {}).values()
+        return [s for s in statuses if s.partition.topic in rows and s.state in COPIED_STATES]
+
+    copies = list_copies(writer.state)
+    if not copies or observe_live_lease(link.destination, writer.state, name):
+        return
+    with ClusterClient(link.source) as source:
+        topic_ids = fetch_topic_ids(source, {s.partition.topic for s in copies})
+    if topic_ids.unreachable_brokers:  # they may know the old topic
+        return
+    with release_at_end(acquire_lease(link.destination, name, make_owner_name())) as lease:
+        failed = list[PartitionRecord]()
+        for status in list_copies(lease.state):
+            topic = status.partition.topic
+            kind, is_recreated = FailureKind(str(rows[topic].code)), status.source_topic_id not in topic_ids.ids[topic]
+            if is_recreated is (kind is FailureKind.RECREATED):
+                reason = rows[topic].reason
+                failure = PartitionFailure(partition=status.partition, reason=reason, offset=None, kind=kind)
+                failed.append(PartitionRecord(name, mark_failed(status, failure)))
+        writer.put(*failed)
 
 
 @retry_until_owned

@@ -14,6 +14,7 @@ from mirror_core.kafka.client import ClusterClient
 from mirror_core.kafka.config import Principal
 from mirror_core.kafka.connection import Connection
 from mirror_core.kafka.produce_link import ProduceBatch, ProduceLink, Tag
+from mirror_core.mirrors import mirror_commands
 from mirror_core.model.mirror import FailureKind
 from mirror_core.model.names import Partition
 from mirror_core.model.run import RunMode
@@ -155,8 +156,9 @@ def test_a_source_restored_from_a_backup_that_has_grown_past_the_position_is_not
     assert read_all(restorable.west, same) == read_all(east, same)
 
 
+@pytest.mark.parametrize("data_plane", [True, False], ids=["data plane", "sync"])
 def test_partitions_that_a_restored_source_does_not_have_any_more_are_only_on_the_destination(
-    restorable: Pair, tmp_path: Path
+    restorable: Pair, tmp_path: Path, data_plane: bool
 ) -> None:
     """Nobody is told to delete their copy, and a planned failover waits for none of them."""
     east, topic = restorable.east, new_topic(restorable.east, 2, retention_ms="-1")
@@ -174,7 +176,12 @@ def test_partitions_that_a_restored_source_does_not_have_any_more_are_only_on_th
         shutil.copytree(tmp_path / "backup", east.log_dir())
 
     restart(east, restore)
-    assert set(replicate(mirrored.link).failed) == {Partition(topic, index) for index in range(3)}
+    copies = {Partition(topic, index) for index in range(3)}
+    if data_plane:
+        assert set(replicate(mirrored.link).failed) == copies
+    else:
+        mirror_commands.run_sync(mirrored.link)
+        assert {p for p, status in mirrored.statuses.items() if status.kind is FailureKind.DIVERGED} == copies
     status = mirrored.statuses[lost]
     assert (status.kind, status.reason) == (
         FailureKind.DIVERGED,

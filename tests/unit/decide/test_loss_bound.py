@@ -23,7 +23,7 @@ from mirror_core.decide.run_result import UncountedLoss, find_uncounted_loss
 from mirror_core.model.figures import FigureKey, Figures
 from mirror_core.model.findings import Finding
 from mirror_core.model.forecast import PlanForecast, TransactionArrival, UncopiedReason
-from mirror_core.model.mirror import FailureKind
+from mirror_core.model.mirror import FailureKind, PartitionState
 from mirror_core.model.names import Offset, Partition, get_heartbeat_topic
 from mirror_core.model.run import RunMode
 from mirror_core.model.source_observation import (
@@ -330,6 +330,22 @@ def test_a_topic_that_was_deleted_and_made_anew_counts_as_a_whole_whatever_the_o
     copied = replace(lost, statuses=recorded).loss
     assert not copied.uncopied_losses, "the mirror has taken it up since"
     assert copied.partitions[A0].missing == 0
+
+
+def test_a_topic_that_a_sync_has_seen_made_anew_has_no_copy_where_no_data_plane_observed_it(
+    view: MirrorSnapshot,
+) -> None:
+    failed = {
+        p: replace(s, state=PartitionState.FAILED, reason="created anew", kind=FailureKind.RECREATED)
+        for p, s in view.statuses.items()
+        if p.topic == "a"
+    }
+    for observation in (SIGHTING, None):
+        lost = replace(view, statuses={**view.statuses, **failed}, source_observation=observation)
+        assert {p: (row.missing, row.uncopied_reason) for p, row in lost.loss.uncopied_losses.items()} == dict.fromkeys(
+            failed, (None, UncopiedReason.RECREATED)
+        )
+        assert dict(list_plan_figures(lost))[FigureKey.COMPLETE_UP_TO_MS] == {ALL_TOPICS: None}
 
 
 @pytest.mark.parametrize(("position", "missing"), [(40, 60), (70, 40), (100, 40)])
