@@ -150,7 +150,8 @@ def compute_loss(
     )
     application_losses = {p: partitions[p] for p in sorted(select_application_partitions(partitions))}
     transactions = observation.transactions if observation else ()
-    transaction_losses = [_judge_transaction(t, positions) for t in transactions]
+    without_copy = {p for p, reason in uncopied_reasons.items() if reason not in _PARTLY_COPIED_REASONS}
+    transaction_losses = [_judge_transaction(t, positions, without_copy) for t in transactions]
     return LossBound(
         partitions=partitions,
         application_losses=application_losses,
@@ -309,9 +310,16 @@ def _list_partition_losses(
         )
 
 
-def _judge_transaction(transaction: ObservedTransaction, positions: Mapping[Partition, Offset]) -> TransactionLoss:
+def _judge_transaction(
+    transaction: ObservedTransaction, positions: Mapping[Partition, Offset], without_copy: Set[Partition]
+) -> TransactionLoss:
     copied_shares = {
-        part.partition: _find_copied_share(part, positions.get(part.partition)) for part in transaction.parts
+        part.partition: (
+            _CopiedShare.NONE
+            if part.partition in without_copy
+            else _find_copied_share(part, positions.get(part.partition))
+        )
+        for part in transaction.parts
     }
     return TransactionLoss(
         id=transaction.id,

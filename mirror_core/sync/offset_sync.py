@@ -519,7 +519,7 @@ def _format_move(decision: CommitOffset, source_offset: Offset, log: LogBounds) 
             if log.commit_end < log.end
             else f"the destination ends at {log.end}"
         )
-        return f"{decision.offset}: {limit}; {reread_count} offsets would be read again"
+        return f"{decision.offset}: {limit}; up to {reread_count} offsets would be read again"
     return f"{decision.offset}: the destination begins at {log.start}" if decision.is_clamped else ""
 
 

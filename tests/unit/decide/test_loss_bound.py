@@ -205,6 +205,22 @@ def test_what_has_arrived_of_a_transaction(
     assert [t.id for t in loss.cut_transactions] == (["tx"] if fate is TransactionArrival.PARTIAL else [])
 
 
+@pytest.mark.parametrize(
+    ("parts", "fate"),
+    [
+        ([part(Partition("new", 0), 4)], TransactionArrival.ABSENT),
+        ([part(A0, 90), part(Partition("new", 0), None)], TransactionArrival.PARTIAL),
+        ([part(A0, 93), part(Partition("new", 0), 4)], TransactionArrival.ABSENT),
+    ],
+)
+def test_of_a_transaction_nothing_has_arrived_where_there_is_no_copy(
+    view: MirrorSnapshot, parts: list[PartitionTransaction], fate: TransactionArrival
+) -> None:
+    observation = replace(SIGHTING, transactions=(transaction(*parts),))
+    loss = replace(view, source_observation=observation, unmirrored=(Partition("new", 0),)).loss
+    assert [t.arrival for t in loss.transactions] == [fate]
+
+
 def test_a_cut_transaction_names_its_partitions_and_busy_ids_are_named_for_what_came_later(
     view: MirrorSnapshot,
 ) -> None:
