@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -344,9 +345,12 @@ def abort(
         else f"? Applications go on writing on {source}"
     )
     question = f"Abort run {begun_before.id}{effect}"
-    if failover.has_disturbed(begun_before) and not is_source_answering(link):
-        print_line(f"{Finding('abort_awaits_source', source, mirror=name, mode=begun_before.plan.mode)}.", err=as_json)
-    abort_run(failover, begun_before, question, take_over=take_over, yes=yes, as_json=as_json)
+
+    def list_effects() -> Iterator[Finding]:
+        if failover.has_disturbed(begun_before) and not is_source_answering(link):
+            yield Finding("abort_awaits_source", source, mirror=name, mode=begun_before.plan.mode)
+
+    abort_run(failover, begun_before, question, list_effects(), take_over=take_over, yes=yes, as_json=as_json)
 
 
 def _confirm_losses(failover: Failover, run: Run, *, yes: bool, as_json: bool) -> tuple[str, ...]:

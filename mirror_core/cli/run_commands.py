@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -283,13 +283,24 @@ def refuse_if_conducted(conductor: Conductor[Any], run: Run, command_name: str =
         conductor.refuse_conducted(run.id, f"run {run.id}: {command_name}", take_over=True)
 
 
-def abort_run(conductor: Conductor[Any], run: Run, question: str, *, take_over: bool, yes: bool, as_json: bool) -> None:
+def abort_run(
+    conductor: Conductor[Any],
+    run: Run,
+    question: str,
+    effects: Iterable[Finding] = (),
+    *,
+    take_over: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
     """Refused while it is conducted, unless taken over, and where it is too late; before asking."""
     if not take_over:
         refuse_if_conducted(conductor, run, "abort")
     elif conductor_status := find_conductor(conductor.link.destination, read_state(conductor.link.destination), run):
         print_line(f"run {run.id}: {conductor_status}", err=as_json)
     conductor.check_abort(run.id)
+    for effect in effects:
+        print_line(f"{effect}.", err=as_json)
     require_confirmation(question, yes)
     with status_on_failure(conductor, run):
         conductor.abort(run.id)

@@ -212,7 +212,8 @@ def plan_change(change: FilterChange, inputs: ChangeInputs) -> ChangePlan:
     released = sorted({t for t in stops if t in copied} | set(reopened)) if is_release else []
     group_starts, group_stops = _compare_groups(mirror, changed, inputs.source_groups)
     unfinished = _list_unfinished(inputs)
-    kept_closed = sorted((set(closed) | {t for t in stops if t in copied}) - set(released) - set(returns))
+    newly_closed = {t for t in stops if t in copied} if change.access is TopicAccess.CLOSED else set[str]()
+    kept_closed = sorted((set(closed) | newly_closed) - set(released) - set(returns))
     plan = ChangePlan(
         mirror=mirror.name,
         hash="",

@@ -123,7 +123,9 @@ class LiftFile:
         if command_line != self.text:
             self.text = command_line
             if self._prints_command:
-                self._context.print_line(f"should {link.destination.name} die behind the fence: {command_line}")
+                self._context.print_line(
+                    f"should {link.destination.name} die while {link.source.name} is fenced: {command_line}"
+                )
 
 
 def read_lift_file(services: Services, run_id: str) -> FenceFile | None:

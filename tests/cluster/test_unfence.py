@@ -131,7 +131,7 @@ def test_the_destination_dies_behind_the_fence_and_its_file_lets_applications_go
     (line,) = [one for one in said if "cluster unfence" in one]
     fenced = mirrored.state.steps[run, "fence"].evidence
     command = str(fenced["if_the_destination_dies"])
-    assert line == f"should west die behind the fence: {command}"
+    assert line == f"should west die while east is fenced: {command}"
     file = tmp_path / f"run-{run}" / f"unfence-{run}.json"
     assert command == f"mirrorbook cluster unfence east --from {file}"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

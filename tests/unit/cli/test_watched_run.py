@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ from mirror_core.decide.failover_plan import decide_failover
 from mirror_core.decide.process_liveness import CONDUCTOR_STEP, ConductorState, ConductorStatus
 from mirror_core.model.config_sections import MirrorSet
 from mirror_core.model.errors import BadRequest, Refused
+from mirror_core.model.findings import Finding
 from mirror_core.model.run import RunMode, RunState
 from mirror_core.model.run_checkpoints import RunHeartbeat
 from mirror_core.model.timing import now_ms
@@ -178,6 +179,11 @@ class GivesUp:
         self.failover = Failover(LINK, cast("Any", None), started_by="me")
         self.look = looks(*beats)
         self.aborted = list[str]()
+        self.told = list[Finding]()
+
+    def list_effects(self) -> Iterator[Finding]:
+        self.told.append(Finding("abort_awaits_source", "east", mirror="m", mode=RunMode.UNPLANNED))
+        yield from self.told
 
     def give_up(self, monkeypatch: pytest.MonkeyPatch, *, take_over: bool) -> None:
         monkeypatch.setattr("mirror_core.runbook.conductor.read_complete_state", lambda cluster: self.look())
@@ -185,7 +191,8 @@ class GivesUp:
         monkeypatch.setattr(common, "status_on_failure", lambda by, run: nullcontext())
         monkeypatch.setattr(common, "print_outcome", lambda by, run, **options: None)
         monkeypatch.setattr(Failover, "abort", lambda by, run_id: self.aborted.append(run_id))
-        common.abort_run(self.failover, RUN, "Abort?", take_over=take_over, yes=True, as_json=False)
+        effects = self.list_effects()
+        common.abort_run(self.failover, RUN, "Abort?", effects, take_over=take_over, yes=True, as_json=False)
 
 
 def test_who_would_give_a_run_up_is_refused_while_somebody_conducts_it(
@@ -235,7 +242,7 @@ def test_nobody_is_asked_about_an_abort_that_comes_too_late(monkeypatch: pytest.
     monkeypatch.setattr("tests.unit.cli.test_watched_run.RUN", replace(RUN, state=RunState.DONE, ended_ms=1))
     with pytest.raises(Refused, match="failback plan"):
         one.give_up(monkeypatch, take_over=take_over)
-    assert one.aborted == []
+    assert (one.aborted, one.told) == ([], []), "nobody is told what an abort would do"
 
 
 @pytest.mark.parametrize("take_over", [False, True])
@@ -244,7 +251,7 @@ def test_both_kinds_are_given_up_like_this(of: Any, take_over: bool, monkeypatch
     asked, conductor = list[bool](), SimpleNamespace(has_disturbed=lambda run: False)
     monkeypatch.setattr(of, "find_run", lambda *arguments: (LINK, RUN))
     monkeypatch.setattr(of, "make_conductor", lambda *arguments, **options: conductor)
-    monkeypatch.setattr(of, "abort_run", lambda by, run, question, **options: asked.append(options["take_over"]))
+    monkeypatch.setattr(of, "abort_run", lambda *given, **options: asked.append(options["take_over"]))
     of.abort("m", take_over=take_over)
     assert asked == [take_over]
 

@@ -106,7 +106,9 @@ def test_rights_that_are_excluded_are_bound_to_the_plan_and_those_withdrawn_are_
 
 
 def test_what_becomes_of_a_topic_that_leaves_has_to_be_said() -> None:
-    assert "--release" in planned(FilterChange(topics=("a",))).refused[0]
+    undecided = planned(FilterChange(topics=("a",)))
+    assert "--release" in undecided.refused[0]
+    assert undecided.kept_closed == (), "nobody has chosen that"
     assert planned(FilterChange(topics=("a",), access=RELEASED)).released == ("b",)
 
 

@@ -299,4 +299,7 @@ def test_nobody_is_told_in_a_failback_to_open_a_cluster_whose_copy_is_half_made(
     ))  # fmt: skip
     lift = LiftFile(acts, prints_command=prints_command)
     lift([build_denial("orders")])
-    assert printed == [f"should {LINK.destination.name} die behind the fence: {lift.text}"] * prints_command
+    assert (
+        printed
+        == [f"should {LINK.destination.name} die while {LINK.source.name} is fenced: {lift.text}"] * prints_command
+    )
