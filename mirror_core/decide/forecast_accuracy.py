@@ -308,11 +308,17 @@ def compute_last_losses(
     lmos = {p: status.lmo for p, status in statuses.items() if status.lmo is not None}
     cuts = {p: status.deleted_until for p, status in statuses.items() if status.deleted_until is not None}
     deletions = find_early_deletions(statuses.values(), cuts)
-    losses = dict(compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses)
-    found = pending_fence.uncopied_offsets if pending_fence else {}
-    for partition in select_application_partitions({*statuses, *found}) & (found.keys() - statuses.keys()):
-        if (offsets := found[partition]) is not None or partition not in losses:
-            losses[partition] = PartitionLoss(
+    losses = compute_loss(statuses, current, lmos, (), now_ms=0, early_deletions=deletions).application_losses
+    return add_uncopied_behind_fence(losses, pending_fence, statuses)
+
+
+def add_uncopied_behind_fence(
+    losses: Mapping[Partition, PartitionLoss], pending_fence: PendingFence | None, recorded: Collection[Partition]
+) -> dict[Partition, PartitionLoss]:
+    all_losses, found = dict(losses), pending_fence.uncopied_offsets if pending_fence else {}
+    for partition in select_application_partitions({*recorded, *found}) & (found.keys() - set(recorded)):
+        if (offsets := found[partition]) is not None or partition not in all_losses:
+            all_losses[partition] = PartitionLoss(
                 position=None,
                 observed_end=None,
                 age_s=None,
@@ -321,7 +327,14 @@ def compute_last_losses(
                 is_failed=False,
                 uncopied_reason=UncopiedReason.NOT_MIRRORED,
             )
-    return {p: loss for p, loss in losses.items() if found.get(p) != 0 or p in statuses}
+    return {p: loss for p, loss in all_losses.items() if found.get(p) != 0 or p in recorded}
+
+
+def count_taken_since(pending_fence: PendingFence, late_ranges: LateRanges) -> int:
+    """Also by partitions without a copy."""
+    uncopied = pending_fence.uncopied_since_offsets
+    partitions = select_application_partitions(uncopied.keys() - late_ranges.keys())
+    return count_offsets(pending_fence.split_late_ranges(late_ranges).since) + sum(uncopied[p] for p in partitions)
 
 
 class UncopiedTexts(NamedTuple):

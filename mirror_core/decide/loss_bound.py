@@ -46,9 +46,6 @@ class LossBound:
     partitions: Mapping[Partition, PartitionLoss]
     """Also of heartbeats, which no other figure counts."""
     application_losses: Mapping[Partition, PartitionLoss]
-    known_missing: int
-    unknown_partitions: tuple[Partition, ...]
-    """The source's end was never seen, or the position is unknown now."""
     topics_listed_s: float | None
     """Age of the last listing of all source topics: later topics are unknown. None: never, or clocks differ."""
     observed_s: float | None
@@ -64,6 +61,15 @@ class LossBound:
     unlisted_transactions: int
 
     @property
+    def known_missing(self) -> int:
+        return sum(loss.missing or 0 for loss in self.application_losses.values())
+
+    @property
+    def unknown_partitions(self) -> tuple[Partition, ...]:
+        """End never seen, or position unknown now."""
+        return tuple(p for p, loss in self.application_losses.items() if loss.missing is None)
+
+    @property
     def furthest_behind(self) -> tuple[Partition, PartitionLoss] | None:
         copied_losses = [(p, loss) for p, loss in self.application_losses.items() if not loss.is_failed]
         return max(copied_losses, key=lambda row: inf if row[1].behind_s is None else row[1].behind_s, default=None)
@@ -74,7 +80,7 @@ class LossBound:
 
     @property
     def without_copy(self) -> Mapping[Partition, PartitionLoss]:
-        """Uncopied ones but for those that lack their beginning only."""
+        """Without those that lack their beginning only."""
         return {
             p: loss for p, loss in self.uncopied_losses.items() if loss.uncopied_reason is not UncopiedReason.DELETED
         }
@@ -155,8 +161,6 @@ def compute_loss(
     return LossBound(
         partitions=partitions,
         application_losses=application_losses,
-        known_missing=sum(loss.missing or 0 for loss in application_losses.values()),
-        unknown_partitions=tuple(p for p, loss in application_losses.items() if loss.missing is None),
         topics_listed_s=(
             compute_age_s(now_ms, observation.listed_ms) if observation and observation.listed_ms is not None else None
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -20,6 +20,7 @@ from mirror_core.decide.fence_state import (
     find_fence_state,
     warn_pending_fence,
 )
+from mirror_core.decide.forecast_accuracy import add_uncopied_behind_fence
 from mirror_core.decide.gaps_and_resume import format_never_copied
 from mirror_core.decide.group_coverage import (
     GroupCoverageRow,
@@ -238,6 +239,8 @@ def _describe(link: MirrorLink, state: State, now_ms: int) -> tuple[MirrorDescri
         foreign_starts=foreign_starts,
         early_deletions={} if is_stopped else find_early_deletions(statuses.values(), copy_starts, starts),
     )
+    losses = add_uncopied_behind_fence(loss_estimate.application_losses, pending_fence, statuses)
+    loss_estimate = replace(loss_estimate, application_losses=losses)
     behind_s = clock_skew.find_clock_behind_s(
         now_ms, lease, observation, state.groups.get(mirror.name), last_heartbeats
     )

@@ -121,16 +121,23 @@ def with_uncopied(
         if without_copy := {p.topic for p in uncopied} - {p.topic for p in recorded}:
             deny_all_writers(link, log, source, without_copy, before_deny=before_deny)
             wait_until_still(source, uncopied)
-        points = (OffsetPoint.START, OffsetPoint.LOG_END) if uncopied else ()
-        found = [list_known_offsets(source, uncopied, point) for point in points]
+        starts, ends = (
+            list_known_offsets(source, uncopied, point) if uncopied else {}
+            for point in (OffsetPoint.START, OffsetPoint.LOG_END)
+        )
+        found = pending_fence.add_since_offsets(list_since_offsets(link, log.state, source, pending_fence, ends))
     except LostOwnership:
         raise
     except MirrorError:  # never in the way of a fence
         return pending_fence
-    rows = ((p, [offsets[p] for offsets in found if p in offsets]) for p in uncopied)
+    since_offsets = found.since_offsets.to_mapping()
+    parted = {
+        p: min(ends[p], max(starts[p], since_offsets.get(p, ends[p]))) for p in uncopied if p in starts and p in ends
+    }
     return replace(
-        pending_fence,
-        uncopied=tuple((p.topic, p.index, o[1] - o[0] if len(o) == 2 else None) for p, o in rows),
+        found,
+        uncopied=tuple((p.topic, p.index, parted[p] - starts[p] if p in parted else None) for p in uncopied),
+        uncopied_since=tuple((p.topic, p.index, ends[p] - parted[p]) for p in sorted(parted) if ends[p] > parted[p]),
     )
 
 
@@ -458,12 +465,26 @@ def describe_late_writes(
     has_late_ranges = pending_fence is not None and bool(find_late_ranges(pending_fence, statuses))
     failback = _find_discarding_failback(state, pending_fence) if has_late_ranges and pending_fence else None
     if pending_fence is None or failback is None:
-        return format_late_writes(pending_fence, statuses, observation)
+        uncopied = () if pending_fence is None else _list_uncopied(pending_fence)
+        return "; ".join(filter(None, (format_late_writes(pending_fence, statuses, observation), *map(str, uncopied))))
     records, folders = find_saved(state.steps_of(failback))
     discarded = Finding(
         "late_ranges_discarded", pending_fence.cluster, run=failback.id, records=records, folders=folders
     )
     return str(discarded)
+
+
+def _list_uncopied(pending_fence: PendingFence) -> Iterator[Finding]:
+    lost, taken = pending_fence.uncopied_offsets, pending_fence.uncopied_since_offsets
+    if partitions := sorted(p for p in select_application_partitions(lost) if lost[p] != 0 or p in taken):
+        yield Finding(
+            "late_uncopied",
+            pending_fence.cluster,
+            taken=sum(taken.get(p, 0) for p in partitions),
+            lost=sum(lost[p] or 0 for p in partitions),
+            unmeasured=[p for p in partitions if lost[p] is None],
+            partitions=partitions,
+        )
 
 
 def _find_discarding_failback(state: State, pending_fence: PendingFence) -> Run | None:

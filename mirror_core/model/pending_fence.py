@@ -66,7 +66,9 @@ class PendingFence:
     seen; the log's end if there is none. Other partitions: unknown.
     """
     uncopied: tuple[tuple[str, int, int | None], ...] | None = None
-    """Partitions without a copy, when first listed behind it, with their offsets (None: unreadable). None: never."""
+    """Partitions without a copy, with their offsets of before `since_ms` (None: unreadable). None: never listed."""
+    uncopied_since: tuple[tuple[str, int, int], ...] = ()
+    """Offsets of these since."""
     unreported: tuple[str, ...] = ()
     """They cannot be detected again."""
     by_command: bool = False
@@ -94,6 +96,10 @@ class PendingFence:
     @property
     def uncopied_offsets(self) -> dict[Partition, int | None]:
         return {Partition(topic, index): offsets for topic, index, offsets in self.uncopied or ()}
+
+    @property
+    def uncopied_since_offsets(self) -> dict[Partition, int]:
+        return {Partition(topic, index): offsets for topic, index, offsets in self.uncopied_since}
 
     def split_late_ranges(self, ranges: LateRanges) -> LateSplit:
         since_offsets = self.since_offsets.to_mapping()

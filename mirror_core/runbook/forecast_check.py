@@ -78,8 +78,8 @@ def count_outcome_later(
     fence = pending_fence if run.plan.mode is RunMode.UNPLANNED else None  # a planned run has drained all topics
     unparted = LateSplit(before={}, since={}, unknown=late_ranges)
     split = unparted if pending_fence is None else pending_fence.split_late_ranges(late_ranges)
-    taken_since = count_offsets(split.since)
-    count = count_offsets(late_ranges) - taken_since + count_offsets(beginnings)
+    taken_since = 0 if pending_fence is None else forecast_accuracy.count_taken_since(pending_fence, late_ranges)
+    count = count_offsets(late_ranges) - count_offsets(split.since) + count_offsets(beginnings)
     losses = forecast_accuracy.compute_last_losses(state.mirrors[name], statuses, state.find_observation(name), fence)
     lost = forecast_accuracy.add_uncopied(
         forecast_accuracy.LossCount(

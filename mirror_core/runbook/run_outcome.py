@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from mirror_core.decide.approval_rules import explain_expired_run
 from mirror_core.decide.failover_scope import FailoverScope, find_failed_since_plan
-from mirror_core.decide.fence_state import FenceState, count_offsets, find_fence_state
+from mirror_core.decide.fence_state import FenceState, find_fence_state
 from mirror_core.decide.forecast_accuracy import (
     compute_last_losses,
     count_lost_unplanned,
+    count_taken_since,
     explain_uncopied_records,
     find_not_copied,
 )
@@ -292,7 +293,7 @@ def count_lost_behind_fence(state: State, run: Run) -> Run:
     if lost.offsets is None and lost.least is None:
         return run
     late_ranges, _ = find_not_copied(pending_fence, statuses)
-    taken_since = count_offsets(pending_fence.split_late_ranges(late_ranges).since)
+    taken_since = count_taken_since(pending_fence, late_ranges)
     counted = replace(outcome, lost_offsets=lost.offsets, lost_basis=lost.basis, taken_since_offsets=taken_since)
     return replace(run, forecast_outcome=replace(counted, least_lost_offsets=lost.least, uncopied=lost.uncopied_texts))
 

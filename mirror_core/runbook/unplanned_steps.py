@@ -11,11 +11,11 @@ from mirror_core.copy.log_inspection import find_foreign_writes
 from mirror_core.decide.clock_skew import compute_observer_ahead_ms, compute_writer_ahead_ms, to_broker_clock_ms
 from mirror_core.decide.consistency_groups import find_consistency_groups, list_group_completeness
 from mirror_core.decide.deletion_hold import EarlyDeletion, find_early_deletions, format_early_deletions
-from mirror_core.decide.fence_state import count_offsets
 from mirror_core.decide.forecast_accuracy import (
     LossCount,
     compute_last_losses,
     count_lost_unplanned,
+    count_taken_since,
     find_not_copied,
 )
 from mirror_core.decide.loss_bound import (
@@ -326,7 +326,7 @@ class UnplannedSteps(PromotionSteps):
 
     def count_taken_since(self) -> int:
         late_ranges, _ = find_not_copied(self._pending_fence, self.statuses())
-        return count_offsets(self._pending_fence.split_late_ranges(late_ranges).since)
+        return count_taken_since(self._pending_fence, late_ranges)
 
     def check_before_promotion(self) -> PromotionProbe:
         """Refused if the approval no longer holds, or an applied fence was lifted.

@@ -13,11 +13,16 @@ from confluent_kafka.admin import NewPartitions
 
 from mirror_core.decide.truncation import AllowedStrategies
 from mirror_core.kafka.topics import NewTopic, create_topics
+from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import check_fence
+from mirror_core.mirrors.mirror_facts import FactKey
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
+from mirror_core.model.findings import Finding
 from mirror_core.model.names import Partition
 from mirror_core.model.run import FailbackStrategy, RunState
+from mirror_core.model.timing import now_ms
+from mirror_core.runbook.run_outcome import read_run_result
 from mirrorbook_tools.sandbox.cluster import SandboxCluster
 from tests.support.broker_faults import suspended
 from tests.support.cluster_admin import as_admin
@@ -196,11 +201,21 @@ def test_a_topic_that_only_the_source_had_when_it_died_is_closed_there_until_app
     late = app_topic(pair, prefix=prefix)
     produce(pair.east, late, 5)
     with suspended(pair.east):
-        mirrored.failover.drive(give_up(mirrored.failover).id)
+        given_up = mirrored.failover.drive(give_up(mirrored.failover).id)
+    produce(pair.east, topic, 2)
+    produce(pair.east, late, 3)
     wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="the source is back, and fenced")
     assert {name: denied(pair.east, name) for name in (topic, late)} == {topic: True, late: True}
     fence = mirrored.state.pending_fences[mirrored.name]
     assert fence.uncopied_offsets == {Partition(late, 0): 5}
+    result = read_run_result(mirrored.link, mirrored.state, mirrored.state.runs[given_up.id])
+    assert result is not None
+    assert result.loss is not None
+    assert (result.loss.offsets, result.loss.taken_since) == (5, 5)
+    facts = describe_mirror(mirrored.link, mirrored.state, now_ms()).facts
+    assert facts[FactKey.UNCOPIED].value == (f"{late}-0",)
+    uncopied = Finding("late_uncopied", "east", taken=3, lost=5, unmeasured=[], partitions=[Partition(late, 0)])
+    assert facts[FactKey.LATE_WRITES].text.endswith(str(uncopied))
     assert stood(check_fence(mirrored.link)), "nothing of it is lacking"
 
     failback = failback_of(mirrored)
