@@ -16,13 +16,14 @@ from typing import Final
 import psutil
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from demo.airflow import REPOSITORY, Airflow
+from demo.airflow import Airflow
 from mirror_core.mirrors import mirror_commands
 from mirror_core.model.names import format_reverse_name
 from mirror_core.model.run import RunKind, RunState
 from mirror_core.state.state_topic import read_state
 from mirrorbook_tools.demo.processes import end, session_of
 from mirrorbook_tools.sandbox.credentials import CONTROL, DATA
+from tests.support.celery_airflow import PROCESSES, CeleryAirflow, make_airflow
 from tests.support.failover_runs import denied
 from tests.support.kafka_clients import Pair, grant, new_topic, produce, read_all
 from tests.support.mirrored_topics import Mirrored, new_mirror
@@ -63,13 +64,13 @@ class Parts:
         return bool(lost)
 
     def begin(self, part: str) -> None:
-        """Again, on the same database. The scheduler makes a worker when it needs one."""
+        """Again, on the same database. A scheduler makes its own worker when it needs one; Celery's is a part."""
         if part == WHOLE:
             self.airflow.start()
-        elif part != "worker":
+        elif part != "worker" or self._has_celery:
             with open(self.airflow.log_path, "ab") as log:
                 self.begun[part] = subprocess.Popen(
-                    [sys.executable, "-m", "airflow", part],
+                    [sys.executable, "-m", "airflow", *_find_command(part)],
                     env=self.environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -110,10 +111,20 @@ class Parts:
         leader = psutil.Process(self.airflow.pid)
         return next(p for p in leader.children() if part in _title(p).replace("_", "-"))
 
+    @property
+    def _has_celery(self) -> bool:
+        return isinstance(self.airflow, CeleryAirflow)
+
     def _workers(self) -> list[psutil.Process]:
         """Those that watch over a task, which is their child."""
+        if self._has_celery:
+            return [self._main("worker")]
         workers = (p for p in self._main("scheduler").children() if "LocalExecutor" in _title(p))
         return [p for p in workers if p.children()]
+
+
+def _find_command(part: str) -> list[str]:
+    return next(command.split() for command in PROCESSES if command.split()[-1] == part)
 
 
 def _title(process: psutil.Process) -> str:
@@ -131,12 +142,13 @@ def airflow_in_parts(pair: Pair, folder: Path) -> Iterator[Parts]:
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
         "AIRFLOW__MIRRORBOOK__EXECUTORS_CONFIG": str(pair.config_path),
     }
-    airflow = Airflow(folder, dags=REPOSITORY / "dags", settings=settings)
+    airflow = make_airflow(folder, settings)
     airflow.start()
     made = Parts(airflow)
     try:
         airflow.wait_healthy()
         made.learn()
+        airflow.pause("mirror_watch")  # it would fence again what the tests before have left, when that is put back
         for cluster in (pair.east, pair.west):
             airflow.add_connection(cluster.name, cluster.client_config(CONTROL), cluster.client_config(DATA))
         airflow.call("POST", "/variables", {"key": "mirrorbook_clusters", "value": "east,west"})

@@ -71,7 +71,7 @@ NIGHTLY: Final = (
     ),
     Stage(
         name="deployed",
-        folders=("tests/dag",),
+        folders=("tests/dag", "tests/drill"),
         together=TOGETHER,
         marks="drill and dag and not (timed or flaky)",
         lanes=1,

@@ -4,11 +4,12 @@
 SQLite takes (long names), it locks rows, and a Celery worker is not a child of the scheduler.
 
 `python -m tests.support.celery_airflow` leads Airflow's processes, as `airflow standalone` does for a LocalExecutor:
-SIGINT ends them, and so does the end of any of them.
+SIGINT ends them, and so does the end of any of them that nobody has killed.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -18,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import pytest
 
@@ -64,6 +65,8 @@ class CeleryAirflow(Airflow):
             "AIRFLOW__CELERY__BROKER_URL": f"redis+socket://{sockets}/redis",
             "AIRFLOW__CELERY__RESULT_BACKEND": (f"db+postgresql+psycopg2://{POSTGRES_USER}@/{DATABASE}?host={sockets}"),
             "AIRFLOW__CELERY__WORKER_CONCURRENCY": "4",
+            # What a killed worker had taken from the queue and not begun: Redis would hand it out again a day later.
+            "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "60",
         }
 
     def stop(self) -> None:
@@ -72,7 +75,7 @@ class CeleryAirflow(Airflow):
 
 
 class Services:
-    """PostgreSQL and Redis of one Airflow."""
+    """PostgreSQL and Redis of one Airflow. The database outlives a stop, until this process ends."""
 
     def __init__(self, folder: Path) -> None:
         # A socket's path has at most 107 bytes, and the server's user must be able to enter its folder.
@@ -81,19 +84,11 @@ class Services:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        self.sockets.mkdir(mode=0o755)
         data = self.sockets / "data"
-        data.mkdir(mode=0o700)
         user = POSTGRES_USER if os.geteuid() == 0 else None  # PostgreSQL refuses to run as root
-        if user:
-            for folder in (self.sockets, data):
-                shutil.chown(folder, user, pwd.getpwnam(user).pw_gid)
         with open(self._log, "ab") as log:
-            trusting = ["--auth=trust", f"--username={POSTGRES_USER}", "--encoding=UTF8", "--locale=C.UTF-8"]
-            subprocess.run(
-                [find_postgres("initdb"), "-D", str(data), *trusting, "--no-sync"],
-                check=True, stdout=log, stderr=log, user=user, cwd=self.sockets,
-            )  # fmt: skip
+            if not data.exists():
+                self._create_database(data, user, log)
             postgres = [find_postgres("postgres"), "-D", str(data), "-k", str(self.sockets), "-h", "", "-F"]
             redis = ["redis-server", "--port", "0", "--unixsocket", str(self.sockets / "redis"), "--save", ""]
             self._processes = [
@@ -101,6 +96,18 @@ class Services:
                 subprocess.Popen(redis, stdout=log, stderr=log, cwd=self.sockets, start_new_session=True),
             ]
         wait_until(self._are_ready, timeout_s=START_TIMEOUT_S, why="PostgreSQL and Redis answer")
+
+    def _create_database(self, data: Path, user: str | None, log: BinaryIO) -> None:
+        for folder, mode in ((self.sockets, 0o755), (data, 0o700)):
+            folder.mkdir(mode=mode)
+            if user:
+                shutil.chown(folder, user, pwd.getpwnam(user).pw_gid)
+        atexit.register(shutil.rmtree, self.sockets, ignore_errors=True)
+        trusting = ["--auth=trust", f"--username={POSTGRES_USER}", "--encoding=UTF8", "--locale=C.UTF-8"]
+        subprocess.run(
+            [find_postgres("initdb"), "-D", str(data), *trusting, "--no-sync"],
+            check=True, stdout=log, stderr=log, user=user, cwd=self.sockets,
+        )  # fmt: skip
 
     def _are_ready(self) -> bool:
         ended = [process.args for process in self._processes if process.poll() is not None]
@@ -113,7 +120,6 @@ class Services:
             process.send_signal(signal.SIGINT)  # PostgreSQL: fast shutdown
         for process in self._processes:
             process.wait(STOP_TIMEOUT_S)
-        shutil.rmtree(self.sockets, ignore_errors=True)
 
 
 def find_postgres(program: str) -> str:
@@ -133,7 +139,7 @@ def main() -> int:
     subprocess.run([*airflow, "db", "migrate"], check=True)
     children = [subprocess.Popen([*airflow, *process.split()]) for process in PROCESSES]
     try:
-        while all(child.poll() is None for child in children):
+        while not any(_has_ended_by_itself(child) for child in children):
             time.sleep(LOOK_S)
     except KeyboardInterrupt:
         pass
@@ -143,6 +149,11 @@ def main() -> int:
     for child in children:
         child.wait()
     return 0
+
+
+def _has_ended_by_itself(child: subprocess.Popen[bytes]) -> bool:
+    code = child.poll()
+    return code is not None and code != -signal.SIGKILL
 
 
 if __name__ == "__main__":
