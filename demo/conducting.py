@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from demo.airflow import ASKING_STATES, Airflow, AirflowFailed
+from mirror_core.model.figures import FigureKey, find_definition
 from mirrorbook_tools.demo.terminal_screen import Screen
 
 RUN_TIMEOUT_S: Final = 900.0
 FINAL: Final = ("success", "failed")
-PLAN_SAYS: Final = ("| loss |", "| offsets to discard |")
+PLAN_SAYS: Final = tuple(
+    f"| {find_definition(key).label} |" for key in (FigureKey.LOST_OFFSETS, FigureKey.DISCARDED_OFFSETS)
+)
 """Rows of a plan that are told before it is approved."""
 WORDS: Final[Mapping[str, Mapping[str, str]]] = {
     "mirror_create": {
