@@ -237,13 +237,17 @@ def decide_watcher_status(
     silent_s = None if watcher is None else compute_age_s(now_ms, watcher.at_ms)
     if watcher is not None and silent_s is None and watcher.at_ms - now_ms <= watcher.interval_s * 1000:
         silent_s = 0.0  # clocks that differ by less than a look: one that dies is missed that much later
-    if watcher is not None and silent_s is not None and silent_s <= MAX_MISSED_PROBES * watcher.interval_s:
+    has_ended = watcher is not None and watcher.ended
+    is_recent = watcher is not None and silent_s is not None and silent_s <= MAX_MISSED_PROBES * watcher.interval_s
+    if watcher is not None and is_recent and not has_ended:
         finding = Finding(
             "source_watched", cluster, watcher=watcher.by, host=watcher.host, pid=watcher.pid, silent_s=silent_s
         )
         return replace(status, state=WatcherState.ALIVE, finding=finding)
     is_clock_ahead = watcher is not None and silent_s is None
-    if not is_clock_ahead and since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S:
+    has_left = watcher is not None and has_ended and watcher.at_ms >= pending_fence.since_ms
+    is_fresh = since_failover_s is not None and since_failover_s <= WATCHER_GRACE_S
+    if is_fresh and not is_clock_ahead and not has_left:
         finding = Finding("watcher_awaited", cluster, age_s=since_failover_s, run=pending_fence.run)
         return replace(status, state=WatcherState.AWAITED, finding=finding)
     state = WatcherState.UNKNOWN if watcher is None or is_clock_ahead else WatcherState.MISSING

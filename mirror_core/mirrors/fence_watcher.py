@@ -188,6 +188,7 @@ def watch_fence(
                     raise
                 _log.warning("looks again: %s", error, mirror=link.mirror.name)
                 stop.wait(FENCE_CHECK_INTERVAL_S)
+        signs.end(link.mirror.name)
 
 
 def _report_decision(

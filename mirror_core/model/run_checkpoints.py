@@ -52,6 +52,7 @@ class WatcherHeartbeat:
     at_ms: int
     interval_s: float
     """Longest time between two probes."""
+    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

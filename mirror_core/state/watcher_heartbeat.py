@@ -66,9 +66,21 @@ class WatcherHeartbeats:
         if time.monotonic() - self._sent_at.get(mirror, -WATCHER_HEARTBEAT_S) < WATCHER_HEARTBEAT_S:
             return
         self._sent_at[mirror] = time.monotonic()
+        self._put(mirror)
+
+    def end(self, mirror: MirrorName) -> None:
+        if mirror in self._sent_at:
+            self._put(mirror, ended=True)
+
+    def _put(self, mirror: MirrorName, *, ended: bool = False) -> None:
         process = get_current_process()
         heartbeat = WatcherHeartbeat(
-            by=self._watcher, host=process.machine.host, pid=process.pid, at_ms=now_ms(), interval_s=self._every_s
+            by=self._watcher,
+            host=process.machine.host,
+            pid=process.pid,
+            at_ms=now_ms(),
+            interval_s=self._every_s,
+            ended=ended,
         )
         try:
             if self._writer is None or self._must_renew:

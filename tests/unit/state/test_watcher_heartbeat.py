@@ -87,6 +87,16 @@ def test_somebody_has_to_watch_while_a_fence_is_pending_or_stands(
     assert of(debt, seconds, left_s) is watching
 
 
+@pytest.mark.parametrize(
+    ("seconds", "left_s", "watching"),
+    [(0, 3600, WatcherState.MISSING), (5, 60, WatcherState.MISSING), (90, 60, WatcherState.AWAITED)],
+)
+def test_a_watcher_that_was_stopped_watches_no_more(seconds: float, left_s: float, watching: WatcherState) -> None:
+    sign = replace(SIGN, at_ms=NOW - round(seconds * 1000), ended=True)
+    since = replace(OWED, since_ms=NOW - round(left_s * 1000))
+    assert decide_watcher_status(NAME, since, sign, NOW).state is watching
+
+
 @pytest.mark.parametrize("seconds", [None, 0, 3600, -60])
 def test_where_no_fence_is_pending_nobody_has_to(seconds: float | None) -> None:
     assert of(None, seconds) is WatcherState.NOT_NEEDED
@@ -269,6 +279,17 @@ def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_
     Watch(monkeypatch, SILENT, SILENT, NOTHING, seconds=60.0)
     assert len(log.keys) == 4
     assert set(log.keys) == {f"checkpoint/{NAME}/{WATCHER_STEP}/WatcherHeartbeat"}
+
+
+def test_a_watcher_that_is_stopped_says_so(
+    log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = threading.Event()
+    monkeypatch.setattr(fence_watcher, "check_fence", lambda link: PENDING)
+    fence_watcher.watch_fence(LINK, stop, lambda decision: stop.set())
+    heartbeat = find_watcher_heartbeat(NAME, log.state.checkpoints)
+    assert heartbeat is not None
+    assert heartbeat.ended
 
 
 def test_who_has_nothing_to_watch_or_does_not_see_the_state_gives_none(
