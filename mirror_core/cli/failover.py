@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,7 +230,7 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Show the plan, ask, prove what is mirrored, ask at that moment, and run it. When this process dies, `resume` goes
-    on, and asks nothing more."""
+    on."""
     _check_given_up(mode, plan_hash, give_up_source=give_up_source)
     if take_over and mode is RunMode.PLANNED:
         raise BadRequest("--take-over is for --mode unplanned: a planned run is taken over by `failover resume`")
@@ -307,8 +308,8 @@ def resume(
 ) -> None:
     """Go on with a run whose conductor died or failed; ends where that one would have ended. Refused while it lives.
 
-    A run that was approved more than an hour ago, and of which applications notice nothing yet, is shown and asked for
-    again.
+    While applications notice nothing yet it asks on a terminal before it fences, and shows a plan anew that was
+    approved more than an hour ago.
     """
     link, begun_before = find_run(Failover, config, name, run_id)
     chosen = choose_runner(begun_before.plan.mode, runner)
@@ -318,9 +319,13 @@ def resume(
             refuse_if_conducted(failover, begun_before)
         agreed_by = confirm_again(failover, begun_before, yes=yes, as_json=as_json)
         shown_losses = _confirm_losses(failover, begun_before, yes=yes, as_json=as_json) if leave_behind else ()
+        is_noticed = failover.has_disturbed(begun_before)
+    must_ask = must_confirm_before_fence(begun_before, is_noticed=is_noticed) and sys.stdin.isatty() and not yes
     with status_on_failure(failover, begun_before):
         if leave_behind:
             failover.confirm_leave_behind(begun_before.id, shown_losses)
+        if must_ask:
+            agreed_by = prove_and_confirm(failover, begun_before, take_over=take_over, as_json=as_json)
         failover.drive(begun_before.id, agreed_by=agreed_by)
     print_outcome(failover, begun_before, as_json=as_json)
 

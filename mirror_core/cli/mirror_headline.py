@@ -21,6 +21,7 @@ _CONDUCTOR_TEXTS = {
     ConductorState.SILENT: "Nobody conducts it.",
     ConductorState.UNKNOWN: "Whether anybody conducts it is not known.",
 }
+_ANSWER_TEXT: Final = "Its process may wait for an answer on a terminal of this machine."
 
 
 def list_headline(
@@ -151,7 +152,8 @@ def _format_fenced(run: OpenRun, fence: OpenRunFence, mirror: Mirror) -> str:
 
 def _format_run(run: OpenRun) -> str:
     place = "is being aborted" if run.is_aborting else _format_place(run)
-    return f"Run {run.id} {place}. {_CONDUCTOR_TEXTS[run.conductor]}"
+    conductor_text = _ANSWER_TEXT if run.may_await_answer else _CONDUCTOR_TEXTS[run.conductor]
+    return f"Run {run.id} {place}. {conductor_text}"
 
 
 def _format_place(run: OpenRun) -> str:

@@ -236,9 +236,12 @@ def prove_and_confirm(conductor: Conductor[Any], run: Run, *, take_over: bool = 
             f"Fence now? Nobody can write any more on {mirror.source}, until {mirror.destination} is promoted", False
         )
     except Refused as error:
-        command = f"mirrorbook {conductor.KIND}"
+        command, now = f"mirrorbook {conductor.KIND}", conductor.read_status(run.id)[0]
         advice = (
-            f"run {run.id} waits: `{command} resume {mirror.name}` fences, `{command} abort {mirror.name}` gives it up"
+            f"run {run.id} has gone on without this answer: `{command} status {mirror.name}`"
+            if now.ended_ms is not None or conductor.has_disturbed(now)
+            else f"run {run.id} waits: `{command} resume {mirror.name}` asks again, `{command} abort {mirror.name}`"
+            " gives it up"
         )
         raise Refused(title, [f"{explain_no_agreement(error)}. {advice}"], reason_code="not_confirmed") from None
     if not take_over:  # steps that are done take the run from nobody

@@ -470,6 +470,8 @@ def print_run(
 
 
 def _format_run_state(run: Run, conductor_status: ConductorStatus | None) -> str:
+    if conductor_status and conductor_status.may_await_answer:
+        return f"{run.state}, but waiting, perhaps for an answer"
     is_left = conductor_status and conductor_status.state in (ConductorState.RELEASED, ConductorState.SILENT)
     return f"{run.state}, but waiting: no process is at it now" if is_left else run.state
 

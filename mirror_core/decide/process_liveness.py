@@ -57,6 +57,10 @@ class ConductorStatus:
     """A set's process let go of it, to take it up again."""
 
     @property
+    def may_await_answer(self) -> bool:
+        return self.state is ConductorState.RELEASED and self.process is ProcessState.RUNNING
+
+    @property
     def has_ended(self) -> bool:
         return self.state is ConductorState.SILENT and self.process is ProcessState.ENDED
 

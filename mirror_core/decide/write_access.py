@@ -54,6 +54,7 @@ class OpenRun:
     step_state: StepState | None
     """Null: before its first step."""
     conductor: ConductorState
+    may_await_answer: bool
     fence: OpenRunFence | None
     """Null: it lets applications write somewhere, or may have begun to."""
     is_aborting: bool
@@ -207,6 +208,7 @@ def _find_open_run(situation: RunSituation, fence: OpenRunFence | None) -> OpenR
         step=progress.step,
         step_state=progress.step_state,
         conductor=situation.conductor.state,
+        may_await_answer=situation.conductor.may_await_answer,
         fence=fence,
         is_aborting=is_aborting,
         can_abort=RunVerb.ABORT in list_run_verbs(run, is_past_no_return=situation.is_past_no_return),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from mirror_core.cli import failback, run_commands
+from mirror_core.cli import failback, failover, run_commands
 from mirror_core.cli.command_options import UNCHANGED
 from mirror_core.decide.approval_rules import must_confirm_before_fence
 from mirror_core.decide.steps import find_no_return_step, list_step_names
@@ -64,6 +65,7 @@ class Stage:
     under_way: Run | None = None
     noticed: bool = False
     saved: int = 0
+    ended_ms: int | None = None
     did: list[str] = field(default_factory=list)
 
     KIND = RunKind.FAILOVER
@@ -89,6 +91,9 @@ class Stage:
         self.did.append(f"take {', '.join(step_names)}")
         evidence: StepEvidence = {"records": self.saved, "folder": "/evidence/salvage"}
         return (replace(PROOF, step="salvage", evidence=evidence),) if "salvage" in step_names else (PROOF,)
+
+    def read_status(self, run_id: str) -> tuple[Run, tuple[StepRecord, ...]]:
+        return replace(HOME, ended_ms=self.ended_ms), ()
 
     def refuse_conducted(self, run_id: str, title: str, **options: bool) -> None:
         self.did.append("look who conducts")
@@ -160,17 +165,41 @@ def test_who_wants_no_second_question_is_not_asked(asked: list[str], no_pause: b
     assert stage.did == [DRIVEN, "begin", ALL.format("nobody"), DRIVEN]
 
 
-def test_a_no_at_the_moment_stops_nobody(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ended_ms", [None, 1])
+def test_a_no_at_the_moment_stops_nobody(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, ended_ms: int | None
+) -> None:
+    """`ended_ms`: somebody else has resumed or aborted it while the question stood."""
     monkeypatch.setattr(typer, "confirm", lambda question, default: "Fence now" not in question)
-    stage = Stage()
+    stage = Stage(ended_ms=ended_ms)
     with pytest.raises(Refused) as refused:
         go_on(stage)
     assert refused.value.exit_code == 3
-    assert refused.value.reasons == (
-        f"cancelled. run {HOME.id} waits: `mirrorbook failover resume m-back` fences, `mirrorbook failover abort"
-        " m-back` gives it up",
+    waits = f"run {HOME.id} waits: `mirrorbook failover resume m-back` asks again, `mirrorbook failover abort m-back`"
+    (reason,) = refused.value.reasons
+    assert (waits in reason, "`mirrorbook failover status m-back`" in reason) == (
+        ended_ms is None,
+        ended_ms is not None,
     )
     assert stage.did == [SAVE, DRIVEN, "begin", "take prove"]
+
+
+@pytest.mark.parametrize(("noticed", "yes"), [(False, False), (True, False), (False, True)])
+def test_who_resumes_a_run_of_which_nobody_notices_anything_is_asked_at_the_moment(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, noticed: bool, yes: bool
+) -> None:
+    """Its conductor may still wait for an answer elsewhere."""
+    stage = Stage(noticed=noticed)
+    monkeypatch.setattr(failover, "find_run", lambda *given: (replace(LINK, mirror=BACK), HOME))
+    monkeypatch.setattr(failover, "make_conductor", lambda *given, **options: stage)
+    for name in ("refuse_if_conducted", "print_outcome"):
+        monkeypatch.setattr(failover, name, lambda by, run, **options: None)
+    monkeypatch.setattr(failover, "confirm_again", lambda by, run, **options: "")
+    monkeypatch.setattr(failover, "status_on_failure", lambda by, run, *failures: nullcontext())
+    failover.resume("m-back", yes=yes)
+    must_ask = not noticed and not yes
+    assert [question.split(" now?")[0] for question in asked] == ["Fence"] * must_ask
+    assert stage.did[-1] == ALL.format("ann@desk" if must_ask else "nobody")
 
 
 def test_a_no_to_the_way_home_says_that_the_failback_waits_and_how_it_stands(

@@ -28,6 +28,7 @@ HELD = OpenRun(
     step="drain",
     step_state=StepState.STARTED,
     conductor=ConductorState.RELEASED,
+    may_await_answer=False,
     fence=OpenRunFence.SEEN,
     is_aborting=False,
     can_abort=True,
@@ -69,6 +70,13 @@ def test_behind_the_fence_of_a_run_that_waits() -> None:
         "Do: mirrorbook failover resume orders",
         "or: mirrorbook failover abort orders",
     ]
+
+
+def test_a_process_that_may_wait_for_an_answer_is_not_said_to_be_away() -> None:
+    waiting = replace(HELD, may_await_answer=True)
+    text = " ".join(lines_of(replace(NOWHERE, run=waiting)))
+    assert "may wait for an answer" in text
+    assert "No process" not in text
 
 
 @pytest.mark.parametrize(

@@ -281,9 +281,7 @@ def test_a_watcher_gives_a_sign_of_life_at_most_every_half_minute_also_when_the_
     assert set(log.keys) == {f"checkpoint/{NAME}/{WATCHER_STEP}/WatcherHeartbeat"}
 
 
-def test_a_watcher_that_is_stopped_says_so(
-    log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_watcher_that_is_stopped_says_so(log: MemoryLog, aside: MemoryAside, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
     monkeypatch.setattr(fence_watcher, "check_fence", lambda link: PENDING)
     fence_watcher.watch_fence(LINK, stop, lambda decision: stop.set())
