@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirror_core.decide.mirror_snapshot import StandstillForecast
-from mirror_core.decide.steps import measure_standstill_s, measure_step_s
+from mirror_core.decide.steps import list_standstill_steps, measure_standstill_s, measure_step_s
 from mirror_core.model.acl import AclPurpose, LedgerEntry
 from mirror_core.model.errors import MirrorError, Refused, Unreachable
 from mirror_core.model.figures import FigureKey
@@ -191,8 +191,9 @@ def forecast_standstill(
     conductor: str | None = None,
 ) -> StandstillForecast | None:
     finished = [r for r in runs if r.plan.kind is RunKind.FAILOVER and r.plan.mode is mode and r.state is RunState.DONE]
-    same_conductor = [r for r in finished if conductor is None or _list_conductor_kinds(r) == {_is_airflow(conductor)}]
-    for candidates, is_same_conductor in ((same_conductor, True), (finished, False)):
+    smooth = [run for run in finished if not _was_repeated(run, steps_of(run))]
+    same_conductor = [r for r in smooth if conductor is None or _list_conductor_kinds(r) == {_is_airflow(conductor)}]
+    for candidates, is_same_conductor in ((same_conductor, True), (smooth, False), (finished, False)):
         for name, basis in ((mirror, "last run"), (to_drill_name(mirror), "last drill")):
             matching = [run for run in candidates if run.plan.mirror == name]
             newest = find_last_begun(matching)
@@ -202,10 +203,16 @@ def forecast_standstill(
                 step_seconds = {
                     step.step: duration_s for step in steps if (duration_s := measure_step_s(step)) is not None
                 }
-                return StandstillForecast(
-                    seconds, basis if is_same_conductor else f"{basis}, {_format_conductors(newest)}", step_seconds
-                )
+                conductor_text = "" if is_same_conductor else f", {_format_conductors(newest)}"
+                repeated_text = ", in which a step was repeated" if candidates is finished else ""
+                return StandstillForecast(seconds, f"{basis}{conductor_text}{repeated_text}", step_seconds)
     return None
+
+
+def _was_repeated(run: Run, steps: Iterable[StepRecord]) -> bool:
+    """So it waited for whoever resumed it."""
+    standstill_steps = list_standstill_steps(run.plan.kind, run.plan.mode)
+    return any(step.attempt > 1 for step in steps if step.step in standstill_steps)
 
 
 def _is_airflow(conductor: str) -> bool:

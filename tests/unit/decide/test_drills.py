@@ -134,6 +134,25 @@ def test_seconds_are_foretold_by_the_same_kind_of_run_and_of_conductor() -> None
     assert told([finished(-72_000)], None) == "unknown", "its clock was set back by two hours"
 
 
+def test_seconds_of_a_run_that_waited_to_be_resumed_are_no_forecast() -> None:
+    runs = [
+        replace(RUN, id=str(n), number=n, plan=replace(PLAN, mirror=MirrorName("m")), state=RunState.DONE)
+        for n in (1, 354)
+    ]
+
+    def steps(run: Run) -> tuple[StepRecord, ...]:
+        names = list_standstill_steps(run.plan.kind, run.plan.mode)
+        done = StepRecord(run=run.id, step=names[-1], state=StepState.DONE, attempt=1, started_ms=0, ended_ms=1)
+        ended = replace(done, ended_ms=run.number * 100)
+        return replace(done, step=names[0], attempt=1 if run.number == 1 else 2), ended
+
+    both, alone = (forecast_standstill(some, steps, "m", RunMode.PLANNED) for some in (runs, runs[1:]))
+    assert both is not None
+    assert alone is not None
+    assert (both.seconds, alone.seconds) == (0.1, 35.4)
+    assert "repeated" in alone.basis
+
+
 def test_of_two_drills_each_outcome_is_named_and_one_that_failed_makes_red() -> None:
     refused = Refused("plan", ["no leader", "no right"], "not_ready")
     found = summarize_failed_drills("orders", {RunMode.PLANNED: refused, RunMode.UNPLANNED: "2.1 s"})
