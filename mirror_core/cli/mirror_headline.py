@@ -244,6 +244,9 @@ def _find_run_advice(run: OpenRun, access: WriteAccess, mirror: Mirror) -> tuple
         else ()
     )
     match access.action:
+        case OperatorAction.SHOW_WAY_HOME:
+            way_home = format_reverse_name(name)
+            return "the failover that leads home cannot go on:", (f"mirrorbook mirror describe {way_home}",)
         case OperatorAction.WAIT:
             return "wait, and see how far it is:", (f"{verb} status {name}", *home)
         case OperatorAction.ABORT_RUN if run.fence is OpenRunFence.LIFTED:

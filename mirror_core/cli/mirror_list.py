@@ -57,7 +57,7 @@ from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition, 
 from mirror_core.model.run import RunKind
 from mirror_core.model.text import format_elapsed
 from mirror_core.model.timing import TIMEOUTS, UNKNOWN_NOW_MS, now_ms
-from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access
+from mirror_core.runbook.run_outcome import explain_unseen_home, find_recorded_access, read_write_access
 from mirror_core.state.active_cluster import ActiveCluster, read_newest_announcements
 from mirror_core.state.mirror_link import list_both_directions, make_mirror_link, read_states
 from mirror_core.state.state_records import STATE_TOPIC, State
@@ -184,7 +184,9 @@ def list_command(config: ConfigOption = None, as_json: JsonOption = False) -> No
         ]
     down = [row.cluster for row in silent if row.is_down]
     rows = [
-        make_mirror_row(mirror, cluster, states, views[cluster], down=down)
+        make_mirror_row(
+            mirror, cluster, states, views[cluster], _find_access(configuration, mirror, states, down), down=down
+        )
         for cluster, state in states.items()
         for mirror in state.mirrors.values()
     ]
@@ -334,19 +336,37 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
     return DestinationView(now_ms(), ahead_ms, log_ends, foreign_starts, log_starts)
 
 
+def _find_access(
+    configuration: Config, mirror: Mirror, states: Mapping[ClusterName, State], down: Collection[str]
+) -> WriteAccess | None:
+    """Asks clusters for a fence where it decides whether anybody can write: it may have been lifted since."""
+    recorded = find_recorded_access(mirror, states)
+    if recorded is None or recorded.cluster is not None or mirror.source not in configuration.clusters:
+        return recorded
+    if recorded.run is None and recorded.writes is None:
+        return recorded
+    link = make_mirror_link(configuration, mirror)
+    try:
+        state, is_silent = states[mirror.destination], mirror.source in down
+        return read_write_access(link, state, is_source_silent=is_silent, is_copying=True)
+    except MirrorError:
+        return recorded
+
+
 def make_mirror_row(
     mirror: Mirror,
     cluster: ClusterName,
     states: Mapping[ClusterName, State],
     view: DestinationView,
+    found_access: WriteAccess | None,
     *,
     down: Collection[str] = (),
 ) -> MirrorListRow:
     """`cluster`: the one whose state topic records the mirror. `down`: clusters of which no broker answers."""
     state = states[cluster]
     statuses = state.partitions.get(mirror.name, {})
-    recorded_access, open_run = find_recorded_access(mirror, states), state.active_run(mirror.name)
-    access = drop_past_location(recorded_access) if recorded_access else None
+    open_run = state.active_run(mirror.name)
+    access = drop_past_location(found_access) if found_access else None
     lease = state.leases.get(mirror.name)
     leader_ahead_ms = find_leader_ahead_ms(view.now_ms, view.clock_ahead_ms, state.list_leader_times_ms(mirror.name))
     owner_now_ms = to_owner_clock_ms(view.now_ms, view.clock_ahead_ms, lease, state.find_append_time_ms(lease))

@@ -41,6 +41,7 @@ class OperatorAction(StrEnum):
     PLAN_FAILBACK = "plan a failback"
     SHOW_FAILBACK = "show the failback that this mirror is for"
     SHOW_HOME_MIRROR = "show the mirror that this one led home"
+    SHOW_WAY_HOME = "show the mirror that leads home"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +191,9 @@ def _decide_open_run(situation: RunSituation, home: WriteAccess | None) -> Write
     if can_have_reverse_failover(situation.run, situation.steps):
         on_way = None if home is None or home.writes is None else _REVERSED_LOCATIONS[home.writes]
         cluster = None if home is None else home.cluster
-        return WriteAccess(writes=on_way, cluster=cluster, action=_decide_run_action(situation), run=open_run)
+        is_stuck = home is not None and home.action is OperatorAction.ABORT_RUN
+        action = OperatorAction.SHOW_WAY_HOME if is_stuck else _decide_run_action(situation)
+        return WriteAccess(writes=on_way, cluster=cluster, action=action, run=open_run)
     is_half_given = writes is WriteLocation.NOWHERE and not is_nowhere
     if is_half_given:
         return WriteAccess(writes=None, cluster=None, action=_decide_run_action(situation), run=open_run)

@@ -72,6 +72,14 @@ def test_behind_the_fence_of_a_run_that_waits() -> None:
     ]
 
 
+def test_a_failback_whose_failover_home_is_stuck_leads_there() -> None:
+    run = replace(HELD, kind=RunKind.FAILBACK, fence=None)
+    access = WriteAccess(
+        writes=WriteLocation.DESTINATION, cluster=ClusterName("west"), action=OperatorAction.SHOW_WAY_HOME, run=run
+    )
+    assert lines_of(access)[-1] == "    mirrorbook mirror describe orders-back"
+
+
 def test_a_process_that_may_wait_for_an_answer_is_not_said_to_be_away() -> None:
     waiting = replace(HELD, may_await_answer=True)
     text = " ".join(lines_of(replace(NOWHERE, run=waiting)))

@@ -3,27 +3,48 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from mirror_core.cli import mirror_list
 from mirror_core.cli.mirror_list import DestinationView, MirrorActivity, MirrorListRow, make_mirror_row, print_mirrors
+from mirror_core.decide.process_liveness import ConductorState
 from mirror_core.decide.steps import WriteLocation
+from mirror_core.decide.write_access import OpenRun, OperatorAction, WriteAccess
+from mirror_core.kafka.config import Config
 from mirror_core.model.findings import Finding
 from mirror_core.model.json_documents import to_finding_documents
-from mirror_core.model.mirror import DesiredState, Lease, PartitionState, PartitionStatus
+from mirror_core.model.mirror import DesiredState, Lease, Mirror, PartitionState, PartitionStatus
 from mirror_core.model.names import ClusterName, MirrorName, Offset, Partition
 from mirror_core.model.parity_verdict import MirrorVerification, VerifiedEnd
 from mirror_core.model.pending_fence import FenceAction, PendingFence
+from mirror_core.model.run import RunKind
 from mirror_core.model.source_observation import ObservedTopic, SourceObservation
+from mirror_core.runbook.run_outcome import find_recorded_access
 from mirror_core.state.state_records import State
+from tests.support import cluster_names
 from tests.support.mirror_views import MIRROR
 
 NOW_MS = 1_700_000_100_000
 STARTED = replace(MIRROR, desired=DesiredState.STARTED)
-WEST = MIRROR.destination
+EAST, WEST = MIRROR.source, MIRROR.destination
+BOTH = Config(Path("mirrorbook.yaml"), {EAST: cluster_names.EAST, WEST: cluster_names.WEST})
+HELD = OpenRun(
+    id="m-failback-1",
+    kind=RunKind.FAILBACK,
+    step="",
+    step_state=None,
+    conductor=ConductorState.SILENT,
+    may_await_answer=False,
+    fence=None,
+    is_aborting=False,
+    can_abort=True,
+)
 
 
 def make_row(name: str, **changes: Any) -> MirrorListRow:
@@ -167,6 +188,32 @@ def test_an_idle_mirror_does_not_say_where_applications_write(capsys: pytest.Cap
     assert re.split("  +", capsys.readouterr().out.splitlines()[2])[1:4] == ["east → west", "-", "idle"]
 
 
+def make_recorded_row(
+    mirror: Mirror, state: State, view: DestinationView, *, down: Collection[str] = ()
+) -> MirrorListRow:
+    states = {WEST: state}
+    return make_mirror_row(mirror, WEST, states, view, find_recorded_access(mirror, states), down=down)
+
+
+@pytest.mark.parametrize("writes", [None, *WriteLocation])
+def test_clusters_are_asked_for_a_fence_where_nobody_can_write_by_the_records(
+    monkeypatch: pytest.MonkeyPatch, writes: WriteLocation | None
+) -> None:
+    """`cluster unfence` on the other side lifts it unrecorded."""
+    cluster = {WriteLocation.SOURCE: EAST, WriteLocation.DESTINATION: WEST}.get(writes) if writes else None
+    recorded = WriteAccess(writes=writes, cluster=cluster, action=OperatorAction.RESUME_RUN, run=HELD)
+    asked = replace(recorded, writes=WriteLocation.SOURCE, cluster=EAST, action=OperatorAction.ABORT_RUN)
+    monkeypatch.setattr(mirror_list, "find_recorded_access", lambda mirror, states: recorded)
+    monkeypatch.setattr(mirror_list, "read_write_access", lambda link, state, **options: asked)
+    found = mirror_list._find_access(BOTH, MIRROR, {WEST: State()}, ())
+    assert found is (recorded if cluster else asked)
+    at_rest = replace(recorded, run=None)
+    monkeypatch.setattr(mirror_list, "find_recorded_access", lambda mirror, states: at_rest)
+    assert mirror_list._find_access(BOTH, MIRROR, {WEST: State()}, ()) is (
+        asked if writes is WriteLocation.NOWHERE else at_rest
+    )
+
+
 def test_a_mirror_that_led_home_names_no_cluster_of_its_own() -> None:
     """Its home mirror may have been failed over since."""
     way_home = replace(MIRROR, name=MirrorName("m-back"), desired=DesiredState.STOPPED, failback_run="m-failback-1")
@@ -175,7 +222,7 @@ def test_a_mirror_that_led_home_names_no_cluster_of_its_own() -> None:
     state.pending_fences[way_home.name] = PendingFence(
         mirror=way_home.name, cluster=way_home.source, action=FenceAction.APPLY, run="r", since_ms=1
     )
-    row = make_mirror_row(way_home, WEST, {WEST: state}, DestinationView(NOW_MS))
+    row = make_recorded_row(way_home, state, DestinationView(NOW_MS))
     assert (row.activity, row.writes, row.writes_on) == (MirrorActivity.IDLE, None, None)
 
 
@@ -185,9 +232,7 @@ def test_a_missing_fence_is_shown_before_the_silence_of_its_cluster() -> None:
     state.pending_fences[MIRROR.name] = PendingFence(
         mirror=MIRROR.name, cluster=MIRROR.source, action=FenceAction.APPLY, run="r", since_ms=1
     )
-    row = make_mirror_row(
-        state.mirrors[MIRROR.name], WEST, {WEST: state}, DestinationView(NOW_MS), down=[MIRROR.source]
-    )
+    row = make_recorded_row(state.mirrors[MIRROR.name], state, DestinationView(NOW_MS), down=[MIRROR.source])
     assert [trouble.code for trouble in row.troubles] == ["source_not_fenced", "cluster_down"]
 
 
@@ -222,7 +267,7 @@ def make_status(index: int, state: PartitionState = PartitionState.MIRRORING) ->
 
 def list_row(state: State, *positions: int) -> MirrorListRow:
     view = DestinationView(NOW_MS, 0, {Partition("a", n): Offset(end) for n, end in enumerate(positions)})
-    return make_mirror_row(state.mirrors[STARTED.name], WEST, {WEST: state}, view)
+    return make_recorded_row(state.mirrors[STARTED.name], state, view)
 
 
 def test_a_mirror_is_as_far_behind_as_its_furthest_partition() -> None:
@@ -237,7 +282,7 @@ def test_a_copy_that_lacks_its_beginning_is_as_far_behind_as_nobody_knows() -> N
     partition, state = status.partition, make_state(status)
     for log_start, behind_s in ((0, 4.0), (6, None)):
         view = DestinationView(NOW_MS, 0, {partition: Offset(10)}, log_starts={partition: Offset(log_start)})
-        assert make_mirror_row(state.mirrors[STARTED.name], WEST, {WEST: state}, view).behind_s == behind_s
+        assert make_recorded_row(state.mirrors[STARTED.name], state, view).behind_s == behind_s
 
 
 def test_how_far_a_mirror_is_behind_is_unknown_until_the_topics_are_listed_that_it_has_just_taken_in() -> None:
@@ -277,7 +322,7 @@ def test_a_proof_is_as_old_as_the_oldest_and_counts_what_has_none() -> None:
 def test_a_source_that_does_not_answer_is_the_first_trouble() -> None:
     state = make_state(make_status(0, PartitionState.FAILED))
     view = DestinationView(NOW_MS, 0, {Partition("a", 0): Offset(10)})
-    row = make_mirror_row(STARTED, WEST, {WEST: state}, view, down=[STARTED.source])
+    row = make_recorded_row(STARTED, state, view, down=[STARTED.source])
     assert [(t.code, t.subject) for t in row.troubles] == [("cluster_down", "east"), ("failed_partitions", "m")]
     assert row.troubles[0].text == "east DOWN"
 

@@ -239,3 +239,12 @@ def test_a_failback_that_leads_home_writes_where_its_failover_says(
     known = None if home is None else WriteAccess(writes=home, cluster=cluster, action=OperatorAction.WAIT, run=None)
     access = decide_write_access(replace(QUIET, newest_run=back, home=known))
     assert (access.writes, access.cluster) == (writes, cluster)
+
+
+@pytest.mark.parametrize("action", [OperatorAction.ABORT_RUN, OperatorAction.RESUME_RUN])
+def test_a_failback_whose_failover_home_cannot_go_on_is_not_to_be_resumed(action: OperatorAction) -> None:
+    back = open_run(RunKind.FAILBACK, RunMode.PLANNED, "catch_up")
+    home = WriteAccess(writes=WriteLocation.SOURCE, cluster=MIRROR.destination, action=action, run=None)
+    access = decide_write_access(replace(QUIET, newest_run=back, home=home))
+    is_stuck = action is OperatorAction.ABORT_RUN
+    assert access.action is (OperatorAction.SHOW_WAY_HOME if is_stuck else OperatorAction.RESUME_RUN)
