@@ -548,7 +548,7 @@ def list_result(
     if result.loss is None:
         yield "saved", format_saved(result.saved, result.saved_to, result.old_source)
         if result.saved != 0 and result.saved_to:
-            yield "in no topic", str(Finding("saved_in_no_topic", folders=result.saved_to))
+            yield "to write back", str(Finding("saved_to_write_back", folders=result.saved_to))
     else:
         yield "lost", format_run_loss(result.loss, result.old_source)
         yield from _list_only_on_old_source(result.loss, result.old_source)

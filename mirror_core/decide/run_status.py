@@ -260,8 +260,8 @@ def _format_failed_back(situation: RunSituation) -> Iterator[str]:
         yield f"Next, if there is none: `mirrorbook supervise {mirror.name}`."
     saved, folders = find_saved(situation.steps)
     if saved != 0 and folders:
-        replay = Finding("saved_in_no_topic", folders=folders)
-        yield f"Records that only {mirror.source} had are in {', '.join(folders)}, and in no topic: {replay}."
+        replay = Finding("saved_to_write_back", folders=folders)
+        yield f"Records that only {mirror.source} had are in {', '.join(folders)}: {replay}."
     if situation.failed_partitions:
         yield (
             f"{format_count(len(situation.failed_partitions), 'partition')} FAILED: `mirrorbook mirror describe"

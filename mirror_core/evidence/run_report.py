@@ -182,9 +182,7 @@ def answer_questions(
         saved, folders = find_saved(steps)
         count_text = "an unknown number of records" if saved is None else format_count(saved, "record")
         records_text = f"{count_text} that only the old source had"
-        replay_text = (
-            f", in no topic: {Finding('saved_in_no_topic', folders=folders)}" if saved != 0 and folders else ""
-        )
+        replay_text = f": {Finding('saved_to_write_back', folders=folders)}" if saved != 0 and folders else ""
         yield ReportQuestion.SAVED, f"{records_text}{replay_text}"
         return
     yield from _describe_loss(run, steps, source)

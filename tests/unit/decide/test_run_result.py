@@ -163,7 +163,7 @@ def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -
     assert "only on east" not in shown
     values = {"records": 8_677, "folders": ("/evidence/salvage",), "taken": 8_240}
     assert shown["saved since"] == str(Finding("loss_saved", "east", **values, lost=False, others=False))
-    assert dict(list_result(FAILED_BACK, None))["in no topic"].startswith("decide which")
+    assert dict(list_result(FAILED_BACK, None))["to write back"].startswith("decide which")
 
 
 @pytest.mark.parametrize(("taken", "uncopied"), [(518, ("late-0 (not mirrored yet: 50 offsets)",)), (0, ())])
