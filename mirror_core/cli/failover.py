@@ -306,7 +306,7 @@ def resume(
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run whose conductor died or failed; ends where that one would have ended. Refused while it lives.
+    """Go on with a run whose conductor died or failed. Refused while it lives.
 
     While applications notice nothing yet it asks on a terminal before it fences, and shows a plan anew that was
     approved more than an hour ago.

@@ -339,7 +339,7 @@ def _view_destination(cluster: ClusterConfig, state: State) -> DestinationView:
 def _find_access(
     configuration: Config, mirror: Mirror, states: Mapping[ClusterName, State], down: Collection[str]
 ) -> WriteAccess | None:
-    """Asks clusters for a fence where it decides whether anybody can write: it may have been lifted since."""
+    """Asks for fences that may have been lifted."""
     recorded = find_recorded_access(mirror, states)
     if recorded is None or recorded.cluster is not None or mirror.source not in configuration.clusters:
         return recorded

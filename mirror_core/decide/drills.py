@@ -210,7 +210,6 @@ def forecast_standstill(
 
 
 def _was_repeated(run: Run, steps: Iterable[StepRecord]) -> bool:
-    """So it waited for whoever resumed it."""
     standstill_steps = list_standstill_steps(run.plan.kind, run.plan.mode)
     return any(step.attempt > 1 for step in steps if step.step in standstill_steps)
 

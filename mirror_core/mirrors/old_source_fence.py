@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -115,21 +115,37 @@ def with_uncopied(
     if pending_fence.uncopied is not None:
         return pending_fence
     try:
-        topics = list_mirror_topics(link, source)
-        partitions = [Partition(name, i) for name, view in topics.items() for i in view.partitions]
-        uncopied = sorted(p for p in partitions if p not in recorded)
+        uncopied = _list_uncopied_partitions(link, source, recorded)
         if without_copy := {p.topic for p in uncopied} - {p.topic for p in recorded}:
             deny_all_writers(link, log, source, without_copy, before_deny=before_deny)
             wait_until_still(source, uncopied)
-        starts, ends = (
-            list_known_offsets(source, uncopied, point) if uncopied else {}
-            for point in (OffsetPoint.START, OffsetPoint.LOG_END)
-        )
-        found = pending_fence.add_since_offsets(list_since_offsets(link, log.state, source, pending_fence, ends))
+        return _count_uncopied(link, log.state, source, pending_fence, uncopied)
     except LostOwnership:
         raise
     except MirrorError:  # never in the way of a fence
         return pending_fence
+
+
+def _list_uncopied_partitions(
+    link: MirrorLink, source: ClusterClient, recorded: Collection[Partition]
+) -> list[Partition]:
+    topics = list_mirror_topics(link, source)
+    partitions = [Partition(name, i) for name, view in topics.items() for i in view.partitions]
+    return sorted(p for p in partitions if p not in recorded)
+
+
+def _count_uncopied(
+    link: MirrorLink,
+    state: State,
+    source: ClusterClient,
+    pending_fence: PendingFence,
+    uncopied: Sequence[Partition],
+) -> PendingFence:
+    starts, ends = (
+        list_known_offsets(source, uncopied, point) if uncopied else {}
+        for point in (OffsetPoint.START, OffsetPoint.LOG_END)
+    )
+    found = pending_fence.add_since_offsets(list_since_offsets(link, state, source, pending_fence, ends))
     since_offsets = found.since_offsets.to_mapping()
     parted = {
         p: min(ends[p], max(starts[p], since_offsets.get(p, ends[p]))) for p in uncopied if p in starts and p in ends
@@ -372,12 +388,14 @@ def _observe_unfenced(link: MirrorLink, state: State, pending_fence: PendingFenc
         pending_fence, run, is_past_no_return=is_past_no_return(state, run)
     )
     partitions = select_application_partitions(statuses)
-    late_split, unmeasured, reason = NO_LATE_RANGES, list[Partition](), None
+    late_split, unmeasured, reason, without_copy = NO_LATE_RANGES, list[Partition](), None, dict[Partition, int]()
     try:
         with ClusterClient(link.source, timeout_s=TIMEOUTS.describe_response_s) as source:
             check_source_id(link, source)
             ends = list_known_offsets(source, partitions, OffsetPoint.LOG_END)
             since_offsets = list_since_offsets(link, state, source, pending_fence, ends)
+            uncopied = _list_uncopied_partitions(link, source, statuses)
+            without_copy = _count_uncopied(link, state, source, pending_fence, uncopied).uncopied_since_offsets
     except MirrorError as error:
         if isinstance(error, Unreachable) and not isinstance(error, ConnectionRejected):
             return None
@@ -392,7 +410,10 @@ def _observe_unfenced(link: MirrorLink, state: State, pending_fence: PendingFenc
         "old_source_unfenced_answers",
         link.source.name,
         mirror=name,
-        taken=None if reason else count_offsets(late_split.since),
+        taken=None
+        if reason
+        else count_offsets(late_split.since)
+        + sum(without_copy[p] for p in select_application_partitions(without_copy)),
         lost=count_offsets(late_split.before) if is_before_known else None,
         unmeasured=unmeasured,
         reason=reason,

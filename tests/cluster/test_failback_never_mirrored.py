@@ -16,6 +16,7 @@ from mirror_core.kafka.topics import NewTopic, create_topics
 from mirror_core.mirrors.describe import describe_mirror
 from mirror_core.mirrors.fence_watcher import check_fence
 from mirror_core.mirrors.mirror_facts import FactKey
+from mirror_core.mirrors.old_source_fence import find_returned_source
 from mirror_core.model.errors import Refused
 from mirror_core.model.figures import FigureKey
 from mirror_core.model.findings import Finding
@@ -204,6 +205,10 @@ def test_a_topic_that_only_the_source_had_when_it_died_is_closed_there_until_app
         given_up = mirrored.failover.drive(give_up(mirrored.failover).id)
     produce(pair.east, topic, 2)
     produce(pair.east, late, 3)
+    state = mirrored.state
+    returned = find_returned_source(mirrored.link, {mirrored.link.destination.name: state})
+    assert returned is not None
+    assert returned.values["taken"] == 5, "also where there is no copy"
     wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="the source is back, and fenced")
     assert {name: denied(pair.east, name) for name in (topic, late)} == {topic: True, late: True}
     fence = mirrored.state.pending_fences[mirrored.name]

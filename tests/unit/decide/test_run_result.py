@@ -158,7 +158,7 @@ def test_what_a_failback_has_saved_is_no_longer_said_to_be_on_the_old_source() -
     )
     assert before is not None
     assert after is not None
-    assert "a failback saves them" in dict(list_result(before, None))["only on east"]
+    assert "a failback saves" in dict(list_result(before, None))["only on east"]
     shown = dict(list_result(after, None))
     assert "only on east" not in shown
     values = {"records": 8_677, "folders": ("/evidence/salvage",), "taken": 8_240}
