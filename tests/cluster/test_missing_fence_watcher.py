@@ -72,8 +72,13 @@ def test_a_watcher_that_is_killed_is_missed_until_another_one_watches(pair: Pair
         assert format_sentence("nobody_would_fence_it_when", mirrored.name) in nobody
         with watching(mirrored):
             wait_until(lambda: sign_of(mirrored) != last, timeout_s=TIMEOUT_S, why="another one watches")
-        assert described(mirrored, missed_ms).startswith("mirrorbook mirror watch on ")
+            assert described(mirrored, missed_ms).startswith("mirrorbook mirror watch on ")
+        assert described(mirrored, missed_ms).startswith("nobody has watched cluster east since "), "it was stopped"
     found = wait_until(lambda: stood(check_fence(mirrored.link)), timeout_s=TIMEOUT_S, why="east answers again")
     assert found is not None
-    plan = Failback(mirrored.link, mirrored.services, started_by="test").plan()
-    assert "source_unwatched" not in [warning.code for warning in plan.warnings], "somebody did a moment ago"
+    failback = Failback(mirrored.link, mirrored.services, started_by="test")
+    assert "source_unwatched" in [warning.code for warning in failback.plan().warnings]
+    before = sign_of(mirrored)
+    with watching(mirrored):
+        wait_until(lambda: sign_of(mirrored) != before, timeout_s=TIMEOUT_S, why="somebody watches")
+        assert "source_unwatched" not in [warning.code for warning in failback.plan().warnings]

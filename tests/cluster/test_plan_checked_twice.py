@@ -39,7 +39,7 @@ def failover(mirrored: Mirrored, *arguments: str, answer: str) -> tuple[int, str
     return on_terminal("failover", *arguments, mirrored.name, *options, answer=answer)
 
 
-def test_a_no_at_the_moment_stops_nobody_and_a_resume_goes_on(mirrored: Mirrored) -> None:
+def test_a_no_at_the_moment_stops_nobody_and_a_resume_asks_again(mirrored: Mirrored) -> None:
     [topic] = mirrored.link.mirror.topics
     code, said = failover(mirrored, "run", answer="y\nn\n")
     assert code == 3, said
@@ -51,6 +51,8 @@ def test_a_no_at_the_moment_stops_nobody_and_a_resume_goes_on(mirrored: Mirrored
     assert run.state is RunState.RUNNING
     assert {step: s.state for (r, step), s in mirrored.state.steps.items() if r == run.id} == {"prove": StepState.DONE}
     produce(mirrored.pair.east, topic, 5, user="app")
+    code, said = failover(mirrored, "resume", answer="n\n")
+    assert (code, "Fence now?" in said) == (3, True), said
     options = ("--runner", "local", "--config", str(mirrored.config.path), "--evidence", str(mirrored.evidence))
     resumed = mirrorbook("failover", "resume", mirrored.name, *options)
     assert resumed.returncode == 0, resumed.stderr
@@ -84,7 +86,7 @@ def test_the_way_home_asks_at_the_moment_too(mirrored: Mirrored) -> None:
     words = " ".join(said.split())
     assert code == 3, said
     assert format_sentence("fence_now_question", "west", "east") in words
-    assert f"resume {mirrored.name}-back` fences" in words
+    assert f"resume {mirrored.name}-back` asks again" in words
     assert not denied(mirrored.pair.west, topic)
     there = mirrored.config.cluster("east")
     [home] = [r for r in read_state(there).runs.values() if r.failback_run]
